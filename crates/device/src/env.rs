@@ -1,0 +1,188 @@
+//! Every environment variable that Portolan reads, in one table with one parser.
+//!
+//! A flag wins over a variable. An unknown `PORTOLAN_` variable gets a warning, since a misspelt switch that
+//! does nothing is worse than an error (llama.cpp #16197, #10091: `=0` still enabled the feature there).
+
+/// What a variable holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VarType {
+    /// `0`, `false`, `off`, `no` are off; `1`, `true`, `on`, `yes` are on.
+    Switch,
+    /// A whole number.
+    Number,
+    /// A path.
+    Path,
+    /// Any text.
+    Text,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Var {
+    /// The name. A trailing `*` stands for a family of names.
+    pub name: &'static str,
+    /// What it holds.
+    pub kind: VarType,
+    /// What counts when it is not set.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+/// The table, in the order of docs/environment.md.
+pub const TABLE: &[Var] = &[
+    Var {
+        name: "PORTOLAN_MODELS_DIR",
+        kind: VarType::Path,
+        default: "$XDG_CACHE_HOME/portolan/models or ~/.cache/portolan/models",
+        meaning: "Where fetched models are kept.",
+    },
+    Var {
+        name: "PORTOLAN_THREADS",
+        kind: VarType::Number,
+        default: "one a core",
+        meaning: "Threads of the CPU device. The flag --threads wins.",
+    },
+    Var {
+        name: "PORTOLAN_PORT_*",
+        kind: VarType::Switch,
+        default: "each port's own",
+        meaning: "PORTOLAN_PORT_<OP>=0 closes the ports of an op (a closed fused op is taken apart, a closed \
+                  primitive is a refusal by name); =1 opens one that is opt-in.",
+    },
+    Var {
+        name: "PORTOLAN_DEBUG_KERNELS",
+        kind: VarType::Switch,
+        default: "off",
+        meaning: "Logs once an op which port was taken, or why not.",
+    },
+    Var {
+        name: "PORTOLAN_MEMORY_GUARD",
+        kind: VarType::Switch,
+        default: "on",
+        meaning: "Off: go on with a warning where the memory plan does not fit.",
+    },
+    Var {
+        name: "PORTOLAN_ORACLE",
+        kind: VarType::Path,
+        default: "not set",
+        meaning: "For the tests: the folder with the reference checkpoints and numbers.",
+    },
+    Var {
+        name: "PORTOLAN_ORACLE_REQUIRED",
+        kind: VarType::Switch,
+        default: "off",
+        meaning: "For the tests: a missing reference fails a test in place of skipping it.",
+    },
+    Var {
+        name: "PORTOLAN_SKIP_LOG",
+        kind: VarType::Path,
+        default: "not set",
+        meaning: "For the tests: a file to which each skipped test adds a line with its reason.",
+    },
+];
+
+/// A variable that is set to something that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value} cannot be read: expected {expected}")]
+pub struct BadVariable {
+    /// The variable.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What would be right.
+    pub expected: &'static str,
+}
+
+/// The rows of the table.
+pub fn table() -> &'static [Var] {
+    TABLE
+}
+
+fn row_of(name: &str) -> Option<&'static Var> {
+    TABLE.iter().find(|v| match v.name.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix) && name.len() > prefix.len(),
+        None => v.name == name,
+    })
+}
+
+/// Reads a switch. Empty counts as not set.
+pub fn parse_switch(name: &str, value: &str) -> Result<Option<bool>, BadVariable> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "" => Ok(None),
+        "0" | "false" | "off" | "no" => Ok(Some(false)),
+        "1" | "true" | "on" | "yes" => Ok(Some(true)),
+        _ => Err(BadVariable {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            expected: "0, false, off, no, 1, true, on or yes",
+        }),
+    }
+}
+
+/// The switch `name`, if it is set.
+pub fn switch(name: &str) -> Result<Option<bool>, BadVariable> {
+    debug_assert!(row_of(name).is_some(), "{name} is not in the table");
+    std::env::var(name).map_or(Ok(None), |value| parse_switch(name, &value))
+}
+
+/// The whole number `name`, if it is set.
+pub fn number(name: &str) -> Result<Option<usize>, BadVariable> {
+    debug_assert!(row_of(name).is_some(), "{name} is not in the table");
+    match std::env::var(name) {
+        Ok(value) if !value.trim().is_empty() => value.trim().parse().map(Some).map_err(|_| BadVariable {
+            name: name.to_owned(),
+            value,
+            expected: "a whole number",
+        }),
+        _ => Ok(None),
+    }
+}
+
+/// The text or path `name`, if it is set and not empty.
+pub fn text(name: &str) -> Option<String> {
+    debug_assert!(row_of(name).is_some(), "{name} is not in the table");
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Names among `names` that begin with `PORTOLAN_` and stand in no row.
+pub fn unknown<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    names.into_iter().filter(|n| n.starts_with("PORTOLAN_") && row_of(n).is_none()).collect()
+}
+
+/// Warns of each `PORTOLAN_` variable of the process that Portolan does not know.
+pub fn warn_unknown() {
+    let names: Vec<String> = std::env::vars_os().filter_map(|(n, _)| n.into_string().ok()).collect();
+    for name in unknown(names.iter().map(String::as_str)) {
+        tracing::warn!("{name} is set, but Portolan knows no such variable; see docs/environment.md");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(value: &str, expected: Result<Option<bool>, ()>) {
+        assert_eq!(parse_switch("PORTOLAN_X", value).map_err(drop), expected, "{value:?}");
+    }
+
+    #[test]
+    fn llama_cpp_16197_zero_is_off() {
+        for off in ["0", "false", "off", "no", "OFF", " 0 ", "False"] {
+            check(off, Ok(Some(false)));
+        }
+        for on in ["1", "true", "on", "yes", "YES"] {
+            check(on, Ok(Some(true)));
+        }
+        check("", Ok(None));
+        check("2", Err(()));
+        check("maybe", Err(()));
+    }
+
+    #[test]
+    fn llama_cpp_10091_unknown_variables_are_named() {
+        let names = ["PATH", "PORTOLAN_THREADS", "PORTOLAN_PORT_MATMUL", "PORTOLAN_PORT_", "PORTOLAN_THREAD"];
+        assert_eq!(unknown(names), ["PORTOLAN_PORT_", "PORTOLAN_THREAD"]);
+    }
+}

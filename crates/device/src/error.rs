@@ -1,0 +1,79 @@
+use crate::DeviceId;
+
+/// What can go wrong between Portolan and a device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// An allocation did not fit.
+    #[error("{device}: out of memory: asked for {asked} bytes of {pool} memory{hint}", hint = available_hint(*.available))]
+    OutOfMemory {
+        /// The device that refused.
+        device: DeviceId,
+        /// `device`, `pinned` or `host`.
+        pool: &'static str,
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes that the device says are free, where it says so.
+        available: Option<u64>,
+    },
+    /// The device or its runtime cannot be used at all.
+    #[error("{kind} cannot be used: {reason}. {advice}")]
+    Unavailable {
+        /// `cuda`, `rocm`.
+        kind: crate::DeviceKind,
+        /// What was found missing or too old.
+        reason: String,
+        /// What to install or to choose instead.
+        advice: String,
+    },
+    /// The device was lost (reset, unplugged, a kernel that faulted). Its sessions end; others go on.
+    #[error("{device} was lost: {reason}. Load the model again, or choose another --device")]
+    Lost {
+        /// The device that is gone.
+        device: DeviceId,
+        /// What the driver said.
+        reason: String,
+    },
+    /// A copy or a view goes beyond its buffer.
+    #[error("{device}: {what}: range {offset}..{end} is outside a buffer of {len} bytes")]
+    OutOfRange {
+        /// Whose memory.
+        device: DeviceId,
+        /// The call that was asked for.
+        what: &'static str,
+        /// First byte.
+        offset: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The size of the buffer.
+        len: usize,
+    },
+    /// The device does not offer this.
+    #[error("{device} does not offer {what}")]
+    Unsupported {
+        /// The device that was asked.
+        device: DeviceId,
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// Any other failure that the runtime reported.
+    #[error("{device}: {call} failed: {reason}")]
+    Failed {
+        /// The device that was asked.
+        device: DeviceId,
+        /// The call.
+        call: &'static str,
+        /// What the runtime said.
+        reason: String,
+    },
+    /// A `--device` that cannot be read.
+    #[error("unknown device '{given}': expected auto, cpu, cuda, cuda:N, rocm or rocm:N")]
+    UnknownDevice {
+        /// As it was typed.
+        given: String,
+    },
+}
+
+fn available_hint(available: Option<u64>) -> String {
+    available.map_or_else(String::new, |free| format!(", {free} bytes are free"))
+}

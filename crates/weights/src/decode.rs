@@ -1,0 +1,156 @@
+//! Decoding a row of any [`Encoding`] to f32: the plain definition that everything else is held against.
+
+use half::{bf16, f16};
+use portolan_device::DType;
+
+use crate::{BlockScale, Element, Encoding, Plane, encoding::SUPER_GROUP};
+
+/// The planes of an encoded tensor of `rows` rows of `k` elements, in the order of [`Encoding::planes`].
+#[derive(Clone, Copy, Debug)]
+pub struct Planes<'a> {
+    /// How they are stored.
+    pub encoding: Encoding,
+    /// Elements a row.
+    pub k: usize,
+    /// The bytes of each plane; absent planes are empty.
+    pub planes: [&'a [u8]; 4],
+}
+
+impl<'a> Planes<'a> {
+    /// One row of a plane; empty where the encoding lacks it.
+    pub fn row(&self, plane: Plane, row: usize) -> &'a [u8] {
+        let bytes = self.encoding.row_bytes(plane, self.k);
+        match self.encoding.planes().iter().position(|&p| p == plane) {
+            Some(index) => &self.planes[index][row * bytes..(row + 1) * bytes],
+            None => &[],
+        }
+    }
+}
+
+/// Element `i` of a dense little-endian array.
+fn dense(dtype: DType, bytes: &[u8], i: usize) -> f32 {
+    match dtype {
+        DType::F32 => f32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),
+        DType::F16 => f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
+        DType::BF16 => bf16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
+        DType::I32 => {
+            i32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]) as f32
+        }
+        DType::U32 => {
+            u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]) as f32
+        }
+        DType::I8 => bytes[i] as i8 as f32,
+        DType::U8 => bytes[i] as f32,
+    }
+}
+
+/// Code `i` of a row's stream of bits.
+fn code(bits: usize, bytes: &[u8], i: usize) -> u32 {
+    let first = i * bits;
+    let low = bytes[first / 8] as u32;
+    let high = bytes.get(first / 8 + 1).copied().unwrap_or(0) as u32;
+    ((low | high << 8) >> (first % 8)) & ((1 << bits) - 1)
+}
+
+/// E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+pub(crate) fn e2m1(code: u32) -> f32 {
+    const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let magnitude = MAGNITUDES[(code & 7) as usize];
+    if code & 8 != 0 { -magnitude } else { magnitude }
+}
+
+/// E4M3 ("fn"): exponent bias 7, no infinity, 0x7f and 0xff are NaN.
+pub(crate) fn e4m3(code: u32) -> f32 {
+    let (exponent, mantissa) = (code >> 3 & 15, code & 7);
+    let magnitude = if exponent == 15 && mantissa == 7 {
+        f32::NAN
+    } else if exponent == 0 {
+        mantissa as f32 / 512.0
+    } else {
+        (8 + mantissa) as f32 * f32::from_bits((exponent + 117) << 23)
+    };
+    if code & 0x80 != 0 { -magnitude } else { magnitude }
+}
+
+/// E8M0: `2^(code - 127)`; 255 is NaN.
+pub(crate) fn e8m0(code: u8) -> f32 {
+    match code {
+        255 => f32::NAN,
+        0 => f32::from_bits(1 << 22),
+        n => f32::from_bits((n as u32) << 23),
+    }
+}
+
+/// Decodes row `row` into `out`, whose length is `k`.
+///
+/// # Panics
+/// When a plane is shorter than `k` and the encoding say. A [`crate::Checkpoint`] has checked that.
+pub fn decode_row(w: &Planes<'_>, row: usize, out: &mut [f32]) {
+    let codes = w.row(Plane::Codes, row);
+    let scales = w.row(Plane::Scales, row);
+    let biases = w.row(Plane::Biases, row);
+    match w.encoding {
+        Encoding::Dense(dtype) => {
+            for (i, o) in out.iter_mut().enumerate() {
+                *o = dense(dtype, codes, i);
+            }
+        }
+        Encoding::Affine { bits, group, meta } => {
+            for (g, out) in out.chunks_mut(group as usize).enumerate() {
+                let (scale, bias) = (dense(meta, scales, g), dense(meta, biases, g));
+                for (i, o) in out.iter_mut().enumerate() {
+                    *o = scale * code(bits as usize, codes, g * group as usize + i) as f32 + bias;
+                }
+            }
+        }
+        Encoding::TwoLevel { bits, group, minima } => {
+            let supers = w.row(Plane::Super, row);
+            for (g, out) in out.chunks_mut(group as usize).enumerate() {
+                let s = g * group as usize / SUPER_GROUP;
+                let at = |i| code(bits as usize, codes, g * group as usize + i) as i32;
+                if minima {
+                    let scale = dense(DType::F16, supers, 2 * s) * scales[g] as f32;
+                    let min = dense(DType::F16, supers, 2 * s + 1) * biases[g] as f32;
+                    for (i, o) in out.iter_mut().enumerate() {
+                        *o = scale * at(i) as f32 - min;
+                    }
+                } else {
+                    let scale = dense(DType::F16, supers, s) * (scales[g] as i8) as f32;
+                    let centre = 1 << (bits - 1);
+                    for (i, o) in out.iter_mut().enumerate() {
+                        *o = scale * (at(i) - centre) as f32;
+                    }
+                }
+            }
+        }
+        Encoding::FloatBlock { element, group, scale } => {
+            for (g, out) in out.chunks_mut(group as usize).enumerate() {
+                let scale = match scale {
+                    BlockScale::E8M0 => e8m0(scales[g]),
+                    BlockScale::E4M3 => e4m3(scales[g] as u32),
+                };
+                for (i, o) in out.iter_mut().enumerate() {
+                    let i = g * group as usize + i;
+                    *o = scale
+                        * match element {
+                            Element::E2M1 => e2m1(code(4, codes, i)),
+                            Element::E4M3 => e4m3(codes[i] as u32),
+                        };
+                }
+            }
+        }
+    }
+}
+
+/// Decodes rows `first..first + out.len() / k` into `out`.
+///
+/// # Panics
+/// As [`decode_row`].
+pub fn decode_rows(w: &Planes<'_>, first: usize, out: &mut [f32]) {
+    if w.k == 0 {
+        return;
+    }
+    for (i, row) in out.chunks_mut(w.k).enumerate() {
+        decode_row(w, first + i, row);
+    }
+}

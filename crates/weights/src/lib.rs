@@ -1,0 +1,36 @@
+//! Checkpoint files to device memory.
+//!
+//! [`Checkpoint::open`] reads headers only: names, shapes and [`Encoding`]s of every tensor, the config and
+//! the vocabulary. An [`Expr`] says how a model's weight is made from a checkpoint's tensors. [`plan_load`] resolves
+//! the expressions and adds up bytes, still without reading a tensor. [`load`] then reads, rearranges and
+//! uploads, and says in [`LoadTransferStats`] what it did.
+//!
+//! This crate knows no op: what a layout means to a kernel is the kernels crate's business, which hands in a
+//! [`Repack`].
+#![forbid(unsafe_code)]
+
+pub mod checkpoint;
+mod decode;
+mod encoding;
+mod error;
+mod expr;
+pub mod gguf;
+mod load;
+mod memory_plan;
+pub mod mlx;
+mod quant_config;
+mod read;
+pub mod safetensors;
+mod stats;
+
+pub use checkpoint::{Checkpoint, ConfigSource, Dialect, Source, Span, TensorInfo};
+pub use decode::{Planes, decode_row, decode_rows};
+pub use encoding::{BlockScale, Element, Encoding, Layout, Plane};
+pub use error::WeightError;
+pub use expr::{Expr, Resolved};
+pub use load::{LoadOptions, LoadPlan, LoadRequest, Repack, WeightTensor, load, plan_load};
+pub use memory_plan::{MemoryItem, MemoryPlan, Pool, human_bytes};
+pub use stats::LoadTransferStats;
+
+/// The result of a call into this crate.
+pub type Result<T, E = WeightError> = std::result::Result<T, E>;
