@@ -113,7 +113,9 @@ pub enum HubError {
         files: Vec<String>,
     },
     /// A file of the listing would be written outside its folder.
-    #[error("{name}: the listing names the file {file:?}, which leads outside the model's folder; nothing was fetched")]
+    #[error(
+        "{name}: the listing names the file {file:?}, which leads outside the model's folder; nothing was fetched"
+    )]
     UnsafeName {
         /// The model.
         name: String,
@@ -136,11 +138,18 @@ pub enum HubError {
         /// The HTTP status.
         status: u16,
     },
+    /// The address cannot be asked at all.
+    #[error("{url}: {source}; check the address, HF_ENDPOINT and the proxy variables")]
+    Unreachable {
+        /// The address asked.
+        url: String,
+        /// Why not.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The request kept failing.
     #[error(
-        "{url}: gave up after {failures} failures in a row, with {have} bytes of {want} here: {source}; what has \
-         arrived is kept, and the next call goes on from there",
-        want = number(*.want)
+        "{url}: gave up after {failures} failures in a row: {source}{arrived}",
+        arrived = arrived(*.have, *.want)
     )]
     Interrupted {
         /// The address asked.
@@ -212,6 +221,20 @@ fn number(value: Option<u64>) -> String {
     value.map_or_else(|| "an unknown number of".to_owned(), |value| value.to_string())
 }
 
+fn arrived(have: u64, want: Option<u64>) -> String {
+    match (have, want) {
+        (0, _) => String::new(),
+        (have, want) => {
+            let of = want.map(|want| format!(" of {want}")).unwrap_or_default();
+            format!("; {have}{of} bytes are here and are kept, and the next call goes on from there")
+        }
+    }
+}
+
 fn list(items: &[String]) -> String {
-    if items.is_empty() { "(none)".to_owned() } else { items.join(", ") }
+    if items.is_empty() {
+        "(none)".to_owned()
+    } else {
+        items.join(", ")
+    }
 }

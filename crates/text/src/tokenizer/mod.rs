@@ -1,0 +1,245 @@
+//! One tokenizer type over what checkpoints carry.
+
+mod gguf;
+mod hf;
+mod pieces;
+mod pre_tokenizers;
+mod special;
+mod spm;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokenizers::tokenizer::{AddedVocabulary, Encoding, OffsetType, Token};
+use tokenizers::{Model, NormalizedString, PreTokenizer};
+
+use crate::template::SpecialTexts;
+use crate::{DecodeOptions, RenderedChat, StreamDecoder, TextError};
+pub use gguf::GgufVocab;
+pub(crate) use pieces::{PieceKind, PieceTable};
+pub use special::eos_ids;
+use spm::SpmMerger;
+
+/// How text becomes token ids.
+///
+/// The default adds nothing and takes every character for text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EncodeOptions {
+    /// Add the tokens that the model wants at the ends of a text, such as the
+    /// beginning-of-sequence token. Not for a rendered chat: its template writes them.
+    pub add_special: bool,
+    /// Let the text of a special token stand for that token. Only for text that nobody else
+    /// wrote: a user's `<|im_end|>` must stay text.
+    pub parse_special: bool,
+}
+
+/// Turns text into token ids and back. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    hf: tokenizers::Tokenizer,
+    /// The added tokens of `hf` with its special ones left as text.
+    plain: AddedVocabulary,
+    /// Takes the place of `hf`'s model for SentencePiece vocabularies from GGUF.
+    spm: Option<Spm>,
+    pieces: Arc<PieceTable>,
+    special_texts: SpecialTexts,
+    named: BTreeMap<String, String>,
+    ids: SpecialIds,
+    ends: EndTokens,
+}
+
+#[derive(Debug)]
+struct Spm {
+    merger: SpmMerger,
+    space_prefix: bool,
+}
+
+/// Tokens with a role, as far as the vocabulary has them.
+#[derive(Debug, Clone, Default)]
+struct SpecialIds {
+    bos: Option<u32>,
+    eos: Option<u32>,
+    unk: Option<u32>,
+    pad: Option<u32>,
+    end_of_generation: Vec<u32>,
+}
+
+/// What stands at the ends of a text that is encoded with [`EncodeOptions::add_special`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum EndTokens {
+    /// `tokenizer.json` has a post-processor that knows.
+    PostProcessor,
+    Fixed { bos: bool, eos: bool },
+}
+
+impl Tokenizer {
+    /// Encodes `text`.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`] if the tokenizer's own rules fail on this text.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TextError> {
+        let encoding = self.run(text, options.parse_special, None)?;
+        if !options.add_special {
+            return Ok(encoding.get_ids().to_vec());
+        }
+        match self.0.ends {
+            EndTokens::PostProcessor => {
+                let encoding = self.0.hf.post_process(encoding, None, true);
+                Ok(encoding.map_err(|e| encode_error(text, e))?.get_ids().to_vec())
+            }
+            EndTokens::Fixed { bos, eos } => {
+                let bos = bos.then_some(self.0.ids.bos).flatten();
+                let eos = eos.then_some(self.0.ids.eos).flatten();
+                Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).chain(eos).collect())
+            }
+        }
+    }
+
+    /// Encodes a rendered chat: special tokens that its template wrote become tokens, those in
+    /// messages stay text, and nothing is added at the ends.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_chat(&self, chat: &RenderedChat) -> Result<Vec<u32>, TextError> {
+        Ok(self.run(chat.guarded(), true, chat.guard())?.get_ids().to_vec())
+    }
+
+    /// The steps of the `tokenizers` crate's own encode, with two differences: special tokens
+    /// may stay text, and `guard`, a character that breaks up special tokens in messages, is
+    /// taken out once the template's special tokens are found.
+    fn run(&self, text: &str, parse: bool, guard: Option<char>) -> Result<Encoding, TextError> {
+        let inner = &*self.0;
+        let added = if parse { inner.hf.get_added_vocabulary() } else { &inner.plain };
+        let mut pieces = added.extract_and_normalize(inner.hf.get_normalizer(), text);
+        let steps = || {
+            if let Some(guard) = guard {
+                pieces.normalize(|piece| {
+                    piece.filter(|c| c != guard);
+                    Ok(())
+                })?;
+            }
+            if let Some(pre_tokenizer) = inner.hf.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut pieces)?;
+            }
+            pieces.tokenize(|piece| inner.tokenize(piece))?;
+            pieces.into_encoding(None, 0, OffsetType::None)
+        };
+        let encoding: tokenizers::Result<Encoding> = steps();
+        encoding.map_err(|e| encode_error(text, e))
+    }
+
+    /// Decodes ids in one go.
+    pub fn decode(&self, ids: &[u32], options: DecodeOptions) -> String {
+        let mut decoder = StreamDecoder::new(self, options);
+        let mut text = String::new();
+        ids.iter().for_each(|&id| decoder.push_onto(id, &mut text));
+        text += &decoder.finish();
+        text
+    }
+
+    /// One more than the highest token id. The model's output may be wider: it is often padded.
+    pub fn vocab_size(&self) -> usize {
+        self.0.pieces.len()
+    }
+
+    /// The bytes that a token stands for; a character may be spread over several tokens.
+    /// `None` if the vocabulary has no such id.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.0.pieces.get(id).map(|(bytes, _)| bytes)
+    }
+
+    /// The id of a token by its text as the vocabulary spells it (`<|im_end|>`, `Ġthe`).
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.0.hf.token_to_id(token)
+    }
+
+    /// Whether this is a control token, which is no part of the text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.pieces.get(id).is_some_and(|(_, kind)| kind == PieceKind::Special)
+    }
+
+    /// The beginning-of-sequence token.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.0.ids.bos
+    }
+
+    /// The end-of-sequence token.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.0.ids.eos
+    }
+
+    /// The padding token.
+    pub fn pad_id(&self) -> Option<u32> {
+        self.0.ids.pad
+    }
+
+    /// Every token that ends a generation, ascending: what the files declare, and special tokens
+    /// that end a turn by their names (`<|eot_id|>`, `<|im_end|>`, `<end_of_turn>`, ...).
+    pub fn end_of_generation_ids(&self) -> &[u32] {
+        &self.0.ids.end_of_generation
+    }
+
+    /// Whether this token ends a generation.
+    pub fn is_end_of_generation(&self, id: u32) -> bool {
+        self.0.ids.end_of_generation.binary_search(&id).is_ok()
+    }
+
+    /// The texts that templates know as `bos_token`, `eos_token` and so on.
+    pub fn named_tokens(&self) -> &BTreeMap<String, String> {
+        &self.0.named
+    }
+
+    pub(crate) fn pieces(&self) -> &Arc<PieceTable> {
+        &self.0.pieces
+    }
+
+    pub(crate) fn special_texts(&self) -> &SpecialTexts {
+        &self.0.special_texts
+    }
+}
+
+impl Inner {
+    /// Tokens of a piece that holds no added token.
+    fn tokenize(&self, piece: &NormalizedString) -> tokenizers::Result<Vec<Token>> {
+        let text = piece.get();
+        let tokens = match &self.spm {
+            Some(spm) => return Ok(spm.tokenize(text)),
+            None => self.hf.get_model().tokenize(text)?,
+        };
+        // A vocabulary may list a control token beside its words, where the model can find it by
+        // its text. Text must not become one, so such a piece is taken character by character.
+        if !tokens.iter().any(|token| self.is_control(token.id)) {
+            return Ok(tokens);
+        }
+        let mut plain = Vec::new();
+        for (start, c) in text.char_indices() {
+            let tokens = self.hf.get_model().tokenize(&text[start..start + c.len_utf8()])?;
+            plain.extend(tokens.into_iter().filter(|token| !self.is_control(token.id)));
+        }
+        Ok(plain)
+    }
+
+    /// Whether a token is special; the unknown token is, but text may rightly become one.
+    fn is_control(&self, id: u32) -> bool {
+        let special = self.pieces.get(id).is_some_and(|(_, kind)| kind == PieceKind::Special);
+        special && Some(id) != self.ids.unk
+    }
+}
+
+impl Spm {
+    fn tokenize(&self, text: &str) -> Vec<Token> {
+        // A piece always begins at the start of the text or after an added token, and at both
+        // SentencePiece vocabularies want a space before the first word.
+        let prefix = if self.space_prefix { "\u{2581}" } else { "" };
+        let text = format!("{prefix}{}", text.replace(' ', "\u{2581}"));
+        let ids = self.merger.encode(&text);
+        ids.into_iter().map(|id| Token::new(id, String::new(), (0, 0))).collect()
+    }
+}
+
+fn encode_error(text: &str, error: tokenizers::Error) -> TextError {
+    TextError::Encode { bytes: text.len(), detail: error.to_string() }
+}
