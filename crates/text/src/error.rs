@@ -61,7 +61,9 @@ pub enum TextError {
         detail: String,
     },
     /// `tokenizer.json` decodes tokens in a way this crate cannot do byte by byte.
-    #[error("tokenizer decoder {kind:?} is not supported; only byte-level and SentencePiece style decoders are")]
+    #[error(
+        "tokenizer decoder {kind:?} is not supported; only byte-level and SentencePiece style decoders are"
+    )]
     UnsupportedDecoder {
         /// The decoder's type.
         kind: String,

@@ -24,6 +24,7 @@
 //!
 //! let mut decoder = StreamDecoder::new(&tokenizer, Default::default());
 //! let mut stops = StopMatcher::new(["\n\n"])?;
+//! // A model would go on from the prompt; here its own tokens stand for the answer.
 //! for id in prompt {
 //!     let out = stops.push(&decoder.push(id));
 //!     print!("{}", out.text);

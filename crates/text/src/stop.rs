@@ -155,7 +155,7 @@ mod tests {
             prop_assert!(stops.iter().all(|s| !streamed.contains(s)));
             match stop {
                 None => prop_assert_eq!(&streamed, &text),
-                Some(i) => prop_assert!(text.starts_with(&format!("{streamed}{}", stops[i]))),
+                Some(i) => prop_assert!(text.starts_with(&(streamed + stops[i]))),
             }
         }
     }

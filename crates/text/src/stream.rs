@@ -116,7 +116,7 @@ mod tests {
 
     /// A vocabulary of the 256 single bytes, then `extra`, then one special token.
     fn decoder(extra: &[&[u8]], strip: usize, options: DecodeOptions) -> StreamDecoder {
-        let mut table = PieceTable { strip_start: strip, ..Default::default() };
+        let mut table = PieceTable::new(strip);
         (0..=255u8).for_each(|b| table.push(&[b], PieceKind::Text));
         extra.iter().for_each(|bytes| table.push(bytes, PieceKind::Text));
         table.push(b"<|end|>", PieceKind::Special);

@@ -2,18 +2,21 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 
+use super::methods::python_method;
 use super::python_json::{python_number, tojson};
+use super::source::CHECKED_ITERABLE;
 
-/// How much work a template may do, in template instructions or 64 bytes of text each. Real
-/// templates take some hundreds a message.
-pub(super) const FUEL: u64 = 20_000_000;
-
-/// How deep macros may call each other. Real templates go some levels into a JSON schema; each
-/// level costs native stack, and threads have little.
-const RECURSION: usize = 150;
+/// How much work a template may do on a conversation of so many messages, in template
+/// instructions or 64 bytes of text each.
+///
+/// Real templates take some hundreds a message, and some go over all messages for each message.
+pub(super) fn fuel(messages: usize) -> u64 {
+    let messages = messages as u64;
+    let squared = messages.saturating_mul(messages).saturating_mul(400);
+    squared.saturating_add(4_000_000).min(100_000_000)
+}
 
 /// What `raise_exception` was called with; the source of the error it makes.
 #[derive(Debug)]
@@ -33,18 +36,19 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_syntax(whitespace());
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     env.set_undefined_behavior(UndefinedBehavior::Lenient);
-    env.set_fuel(Some(FUEL));
-    env.set_recursion_limit(RECURSION);
     env.set_unknown_method_callback(python_method);
     env.set_formatter(|out, state, value| match is_float(value) {
-        true => Ok(std::fmt::Write::write_str(out, &python_number(value))?),
+        true => Ok(std::fmt::Write::write_str(out, &float_str(value))?),
         false => minijinja::escape_formatter(out, state, value),
     });
     env.add_filter("tojson", tojson);
     env.add_filter("string", string);
+    env.add_filter("int", int);
+    env.add_filter("float", float);
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", is_iterable);
     env.add_function("raise_exception", raise_exception);
+    env.add_function(CHECKED_ITERABLE, checked_iterable);
     env
 }
 
@@ -59,11 +63,40 @@ fn is_float(value: &Value) -> bool {
     value.kind() == ValueKind::Number && !value.is_integer()
 }
 
+/// Python's `str` of a float.
+fn float_str(value: &Value) -> String {
+    python_number(value).replace("Infinity", "inf").replace("NaN", "nan")
+}
+
+/// `int`: what is no number is the default, not an error.
+fn int(value: &Value, default: Option<i64>) -> Value {
+    let text = value.as_str().map(str::trim);
+    let whole = |x: f64| (x.is_finite() && x.abs() < 9e18).then_some(x.trunc() as i64);
+    let number = match (value.kind(), text) {
+        (ValueKind::Number, _) if value.is_integer() => return value.clone(),
+        (ValueKind::Number, _) => f64::try_from(value.clone()).ok().and_then(whole),
+        (ValueKind::Bool, _) => Some(i64::from(value.is_true())),
+        (_, Some(text)) => text.parse().ok().or_else(|| whole(text.parse().ok()?)),
+        _ => None,
+    };
+    Value::from(number.unwrap_or(default.unwrap_or(0)))
+}
+
+/// `float`, likewise.
+fn float(value: &Value, default: Option<f64>) -> f64 {
+    let number = match (value.kind(), value.as_str()) {
+        (ValueKind::Number | ValueKind::Bool, _) => f64::try_from(value.clone()).ok(),
+        (_, Some(text)) => text.trim().parse().ok(),
+        _ => None,
+    };
+    number.unwrap_or(default.unwrap_or(0.0))
+}
+
 /// `string`: floats as Python writes them, everything else as the engine does.
 fn string(value: &Value) -> Value {
     match value.kind() {
         ValueKind::String => value.clone(),
-        _ if is_float(value) => Value::from(python_number(value)),
+        _ if is_float(value) => Value::from(float_str(value)),
         _ => Value::from(value.to_string()),
     }
 }
@@ -74,7 +107,15 @@ fn is_sequence(value: &Value) -> bool {
 }
 
 fn is_iterable(value: &Value) -> bool {
-    value.kind() == ValueKind::String || value.try_iter().is_ok()
+    value.kind() == ValueKind::String || !value.is_none() && value.try_iter().is_ok()
+}
+
+/// What a `for` tag goes over, see [`super::source`]: in Python None is no empty list.
+fn checked_iterable(value: &Value) -> Result<Value, Error> {
+    match value.is_none() {
+        true => Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable")),
+        false => Ok(value.clone()),
+    }
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
@@ -83,49 +124,58 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
     Err(error.with_source(Raised(message)))
 }
 
-/// Methods of Python's types that the engine lacks, over those of `minijinja-contrib`.
-fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    match (value.kind(), method, args) {
-        (ValueKind::String, "removeprefix", [prefix]) => {
-            let (text, prefix) = (str_arg(value, method)?, str_arg(prefix, method)?);
-            Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)))
-        }
-        (ValueKind::String, "removesuffix", [suffix]) => {
-            let (text, suffix) = (str_arg(value, method)?, str_arg(suffix, method)?);
-            Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)))
-        }
-        _ => unknown_method_callback(state, value, method, args),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use minijinja::context;
 
-fn str_arg<'v>(value: &'v Value, method: &str) -> Result<&'v str, Error> {
-    value.as_str().ok_or_else(|| {
-        let detail = format!("{method} takes strings, not {}", value.kind());
-        Error::new(ErrorKind::InvalidOperation, detail)
-    })
-}
-
-/// Takes a template's source to what the engine reads: transformers' `generation` tag, which
-/// marks the model's own words for training, becomes a block that changes nothing.
-pub(super) fn preprocess(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let Some(end) = tag.find("%}") else {
-            rest = tag;
-            break;
+    #[track_caller]
+    fn check(source: &str, expected: &str) {
+        let vars = context! {
+            f => 1e16, none => (), list => vec![3, 1], map => context! { k => "v" },
         };
-        let (tag, after) = tag.split_at(end + 2);
-        let name = tag[2..end].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-        match name {
-            "generation" => out.push_str(&tag.replacen(name, "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen(name, "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = after;
+        assert_eq!(environment().render_str(source, vars).unwrap(), expected, "{source}");
     }
-    out.push_str(rest);
-    out
+
+    #[test]
+    fn numbers_as_python_writes_them() {
+        check(
+            "{{ 1.0 }} {{ f }} {{ f|string }} {{ 3 }} {{ 10 / 4 }} {{ 1e300 * 1e10 }}",
+            "1.0 1e+16 1e+16 3 2.5 inf",
+        );
+        check("{{ '3'|int + 1 }} {{ '3.7'|int }} {{ 'x'|int }} {{ 'x'|int(5) }} {{ true|int }}", "4 3 0 5 1");
+        check("{{ '2.5'|float }} {{ 3|float }} {{ 'x'|float(1.5) }} {{ none|float }}", "2.5 3.0 1.5 0.0");
+    }
+
+    #[test]
+    fn values_as_python_writes_them() {
+        check("{{ true }} {{ none }} {{ list }} {{ map }}", "True None [3, 1] {'k': 'v'}");
+        check("{{ 'a' ~ true ~ none ~ list }}", "aTrueNone[3, 1]");
+    }
+
+    #[test]
+    fn tests_as_python_has_them() {
+        check("{{ 'a' is sequence }} {{ map is sequence }} {{ 3 is sequence }}", "True True False");
+        check("{{ none is iterable }} {{ 'a' is iterable }} {{ map is iterable }}", "False True True");
+        check("{{ map is mapping }} {{ list is mapping }} {{ true is number }}", "True False True");
+    }
+
+    #[test]
+    fn whitespace_as_transformers_sets_it() {
+        check("a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc");
+    }
+
+    #[test]
+    fn loop_controls_slices_namespaces_and_macros() {
+        check(
+            "{% for x in [1, 2, 3, 4] %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+            "13",
+        );
+        check("{{ 'abcd'[::-1] }}{{ [1, 2, 3][1:] }}{{ 'abcd'[-2:] }}", "dcba[2, 3]cd");
+        check(
+            "{% set ns = namespace(n=0) %}{% for x in list %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}",
+            "4",
+        );
+        check("{% macro m(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, b=3) }}", "1213");
+    }
 }

@@ -211,7 +211,10 @@ mod tests {
 
     #[test]
     fn mistral_rs_649_tojson_indent() {
-        check("{'a': [1, 2], 'b': {}}|tojson(indent=2)", "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": {}\n}");
+        check(
+            "{'a': [1, 2], 'b': {}}|tojson(indent=2)",
+            "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": {}\n}",
+        );
         check("[1]|tojson(indent='\\t')", "[\n\t1\n]");
         check("[1]|tojson(indent=none)", "[1]");
     }

@@ -69,14 +69,12 @@ impl GgufVocab {
     fn token_type(&self, id: usize) -> TokenType {
         match self.token_types.get(id) {
             Some(2) => TokenType::Unknown,
-            Some(3) => TokenType::Control,
-            Some(4) => TokenType::UserDefined,
             Some(6) => TokenType::Byte,
-            _ if self.model == "llama" && fallback_byte(&self.tokens[id]).is_some() => {
-                TokenType::Byte
-            }
             // Converters have left end-of-turn tokens marked as ordinary text.
             _ if special::names_an_end(&self.tokens[id]) => TokenType::Control,
+            Some(3) => TokenType::Control,
+            Some(4) => TokenType::UserDefined,
+            _ if self.model == "llama" && fallback_byte(&self.tokens[id]).is_some() => TokenType::Byte,
             _ => TokenType::Normal,
         }
     }
@@ -135,10 +133,9 @@ impl Tokenizer {
         match vocab.model.as_str() {
             "gpt2" => byte_level_bpe(vocab),
             "llama" => sentencepiece(vocab),
-            other => Err(TextError::UnknownVocabModel {
-                model: other.to_owned(),
-                known: "gpt2, llama".to_owned(),
-            }),
+            other => {
+                Err(TextError::UnknownVocabModel { model: other.to_owned(), known: "gpt2, llama".to_owned() })
+            }
         }
     }
 }
@@ -152,15 +149,11 @@ fn byte_level_bpe(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
         }
     };
     let mut hf = model(vocab, merges(vocab)?, pre.ignore_merges)?;
-    let build_error = |e: tokenizers::Error| TextError::InvalidVocab {
-        key: "tokenizer.ggml.pre",
-        detail: e.to_string(),
-    };
+    let build_error =
+        |e: tokenizers::Error| TextError::InvalidVocab { key: "tokenizer.ggml.pre", detail: e.to_string() };
     hf.with_pre_tokenizer(Some(pre.build().map_err(build_error)?));
-    let ends = EndTokens::Fixed {
-        bos: vocab.add_bos.unwrap_or(pre.add_bos),
-        eos: vocab.add_eos.unwrap_or(false),
-    };
+    let ends =
+        EndTokens::Fixed { bos: vocab.add_bos.unwrap_or(pre.add_bos), eos: vocab.add_eos.unwrap_or(false) };
     Ok(assemble(vocab, hf, None, PieceCoding::ByteLevel, 0, ends))
 }
 
@@ -174,10 +167,7 @@ fn sentencepiece(vocab: &GgufVocab) -> Result<Tokenizer, TextError> {
         vocab.unk,
     );
     let space_prefix = vocab.add_space_prefix.unwrap_or(true);
-    let ends = EndTokens::Fixed {
-        bos: vocab.add_bos.unwrap_or(true),
-        eos: vocab.add_eos.unwrap_or(false),
-    };
+    let ends = EndTokens::Fixed { bos: vocab.add_bos.unwrap_or(true), eos: vocab.add_eos.unwrap_or(false) };
     let spm = Some(Spm { merger, space_prefix });
     let strip = usize::from(space_prefix);
     Ok(assemble(vocab, hf, spm, PieceCoding::sentencepiece(), strip, ends))
@@ -204,20 +194,14 @@ fn merges(vocab: &GgufVocab) -> Result<Merges, TextError> {
     Ok(merges)
 }
 
-fn model(
-    vocab: &GgufVocab,
-    merges: Merges,
-    ignore_merges: bool,
-) -> Result<tokenizers::Tokenizer, TextError> {
+fn model(vocab: &GgufVocab, merges: Merges, ignore_merges: bool) -> Result<tokenizers::Tokenizer, TextError> {
     let mut ids = Vocab::default();
     for (id, text, _) in vocab.entries().filter(|(_, text, _)| !text.is_empty()) {
         ids.entry(text.to_owned()).or_insert(id);
     }
     let bpe = BPE::builder().vocab_and_merges(ids, merges).ignore_merges(ignore_merges).build();
-    let bpe = bpe.map_err(|e| TextError::InvalidVocab {
-        key: "tokenizer.ggml.merges",
-        detail: e.to_string(),
-    })?;
+    let bpe =
+        bpe.map_err(|e| TextError::InvalidVocab { key: "tokenizer.ggml.merges", detail: e.to_string() })?;
     Ok(tokenizers::Tokenizer::new(bpe))
 }
 
@@ -229,7 +213,7 @@ fn assemble(
     strip_start: usize,
     ends: EndTokens,
 ) -> Tokenizer {
-    let mut pieces = PieceTable { strip_start, ..Default::default() };
+    let mut pieces = PieceTable::new(strip_start);
     let mut added = Vec::new();
     for (_, text, kind) in vocab.entries() {
         let special = matches!(kind, TokenType::Control | TokenType::Unknown);
@@ -266,14 +250,5 @@ fn assemble(
     };
     let specials = added.iter().filter(|token| token.special);
     let special_texts = SpecialTexts::new(specials.map(|token| token.content.as_str()));
-    Tokenizer(Arc::new(Inner {
-        hf,
-        plain,
-        spm,
-        pieces: Arc::new(pieces),
-        special_texts,
-        named,
-        ids,
-        ends,
-    }))
+    Tokenizer(Arc::new(Inner { hf, plain, spm, pieces: Arc::new(pieces), special_texts, named, ids, ends }))
 }

@@ -71,11 +71,7 @@ impl Tokenizer {
 
         add_configured_tokens(&mut hf, config);
         let named = named_tokens(config);
-        // A token with a role is special, even where tokenizer.json does not mark it.
-        let roles = named.values().filter(|text| hf.token_to_id(text).is_some());
-        let roles: Vec<AddedToken> = roles.map(|text| AddedToken::from(text.as_str(), true)).collect();
-        let unmarked = |token: &AddedToken| !hf.get_added_vocabulary().is_special_token(&token.content);
-        let roles: Vec<AddedToken> = roles.into_iter().filter(unmarked).collect();
+        let roles = unmarked_roles(&hf, &named, config);
         hf.add_special_tokens(&roles);
 
         let decoder = hf.get_decoder().map(serde_json::to_value).transpose();
@@ -91,7 +87,7 @@ impl Tokenizer {
         for (text, &id) in &vocab {
             by_id[id as usize] = Some(text);
         }
-        let mut pieces = PieceTable { strip_start, ..Default::default() };
+        let mut pieces = PieceTable::new(strip_start);
         for (id, text) in by_id.iter().enumerate() {
             match (text, added.get(&(id as u32))) {
                 (_, Some(token)) if token.special => {
@@ -108,9 +104,9 @@ impl Tokenizer {
         let special = added.iter().filter(|(_, token)| token.special);
         let special = special.map(|(&id, token)| (id, token.content.as_str()));
         let id_of = |name: &str| named.get(name).and_then(|text| hf.token_to_id(text));
-        let model_unk = serde_json::to_value(hf.get_model()).ok().and_then(|model| {
-            hf.token_to_id(model.get("unk_token")?.as_str()?)
-        });
+        let model_unk = serde_json::to_value(hf.get_model())
+            .ok()
+            .and_then(|model| hf.token_to_id(model.get("unk_token")?.as_str()?));
         let eos = id_of("eos_token");
         let ids = SpecialIds {
             bos: id_of("bos_token"),
@@ -134,10 +130,8 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
         Err(source) => return Err(TextError::Read { path: path.to_owned(), source }),
     };
     let json = serde_json::from_slice(&text);
-    json.map(Some).map_err(|e| TextError::InvalidFile {
-        file: path.display().to_string(),
-        detail: e.to_string(),
-    })
+    json.map(Some)
+        .map_err(|e| TextError::InvalidFile { file: path.display().to_string(), detail: e.to_string() })
 }
 
 /// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`).
@@ -167,12 +161,27 @@ fn add_configured_tokens(hf: &mut tokenizers::Tokenizer, config: &Value) {
     }
 }
 
+/// A token in a config: its text, or an object that holds it.
+fn token_text(token: &Value) -> Option<String> {
+    token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+}
+
 fn named_tokens(config: &Value) -> BTreeMap<String, String> {
-    let text = |token: &Value| {
-        token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
-    };
-    let named = NAMED.iter().filter_map(|&name| Some((name.to_owned(), text(config.get(name)?)?)));
+    let named = NAMED.iter().filter_map(|&name| Some((name.to_owned(), token_text(config.get(name)?)?)));
     named.collect()
+}
+
+/// Tokens with a role that `tokenizer.json` does not mark as special, as it should.
+fn unmarked_roles(
+    hf: &tokenizers::Tokenizer,
+    named: &BTreeMap<String, String>,
+    config: &Value,
+) -> Vec<AddedToken> {
+    let more = config.get("additional_special_tokens").and_then(Value::as_array);
+    let more = more.into_iter().flatten().filter_map(token_text);
+    let roles = named.values().cloned().chain(more).filter(|text| hf.token_to_id(text).is_some());
+    let unmarked = roles.filter(|text| !hf.get_added_vocabulary().is_special_token(text));
+    unmarked.map(|text| AddedToken::from(text, true)).collect()
 }
 
 fn end_tokens(config: &Value, ids: &SpecialIds) -> EndTokens {

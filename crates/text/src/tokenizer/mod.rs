@@ -16,6 +16,7 @@ use tokenizers::{Model, NormalizedString, PreTokenizer};
 use crate::template::SpecialTexts;
 use crate::{DecodeOptions, RenderedChat, StreamDecoder, TextError};
 pub use gguf::GgufVocab;
+pub(crate) use hf::read_json;
 pub(crate) use pieces::{PieceKind, PieceTable};
 pub use special::eos_ids;
 use spm::SpmMerger;
@@ -72,7 +73,10 @@ struct SpecialIds {
 enum EndTokens {
     /// `tokenizer.json` has a post-processor that knows.
     PostProcessor,
-    Fixed { bos: bool, eos: bool },
+    Fixed {
+        bos: bool,
+        eos: bool,
+    },
 }
 
 impl Tokenizer {
@@ -211,21 +215,21 @@ impl Inner {
         };
         // A vocabulary may list a control token beside its words, where the model can find it by
         // its text. Text must not become one, so such a piece is taken character by character.
-        if !tokens.iter().any(|token| self.is_control(token.id)) {
+        let spells_a_control = |token: &Token| match self.pieces.get(token.id) {
+            // The unknown token stands for what the vocabulary lacks, unless the text spells it.
+            Some((bytes, _)) if Some(token.id) == self.ids.unk => bytes == text.as_bytes(),
+            Some((_, kind)) => kind == PieceKind::Special,
+            None => false,
+        };
+        if !tokens.iter().any(spells_a_control) {
             return Ok(tokens);
         }
         let mut plain = Vec::new();
         for (start, c) in text.char_indices() {
-            let tokens = self.hf.get_model().tokenize(&text[start..start + c.len_utf8()])?;
-            plain.extend(tokens.into_iter().filter(|token| !self.is_control(token.id)));
+            plain.extend(self.hf.get_model().tokenize(&text[start..start + c.len_utf8()])?);
         }
+        plain.retain(|token| !spells_a_control(token));
         Ok(plain)
-    }
-
-    /// Whether a token is special; the unknown token is, but text may rightly become one.
-    fn is_control(&self, id: u32) -> bool {
-        let special = self.pieces.get(id).is_some_and(|(_, kind)| kind == PieceKind::Special);
-        special && Some(id) != self.ids.unk
     }
 }
 

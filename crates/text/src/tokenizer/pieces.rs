@@ -26,6 +26,10 @@ pub(crate) enum PieceKind {
 }
 
 impl PieceTable {
+    pub(crate) fn new(strip_start: usize) -> Self {
+        Self { strip_start, ..Self::default() }
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8], kind: PieceKind) {
         self.blob.extend_from_slice(bytes);
         // A vocabulary's text is far below 4 GiB: it was read from a file into memory.

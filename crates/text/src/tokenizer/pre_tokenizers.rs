@@ -27,14 +27,34 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 /// DeepSeek V3's last step.
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 /// The letters that DeepSeek LLM's tokenizer knows as such, after an optional space.
-const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
-const DEEPSEEK_MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
-const CJK: &str = r"[一-龥ࠀ-一가-퟿]+";
-const CJK_KANA: &str = r"[一-龥぀-ゟ゠-ヿ]+";
+const DEEPSEEK_LETTERS: &str = concat!(
+    r"\s?[",
+    r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}",
+    r"\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}",
+    r"\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}",
+    r"\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}",
+    r"\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}",
+    r"\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}",
+    r"\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}",
+    r"\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}",
+    r"\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}",
+    r"\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}",
+    r"\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}",
+    r"\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}",
+    r"\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}",
+    r"\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}",
+    r"\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}",
+    r"\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}",
+    r"]+",
+);
+const DEEPSEEK_MARKS: &str =
+    r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+";
+const CJK: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
+const CJK_KANA: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
 const DIGIT: &str = r"\p{N}";
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 const ASCII_TRIPLE: &str = r"[0-9][0-9][0-9]";
-const POETRY: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const POETRY: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+";
 
 /// A named pre-tokenizer.
 pub(crate) struct PreTokenizerSpec {
@@ -52,7 +72,20 @@ const fn spec(names: &'static [&'static str], cuts: &'static [&'static str]) -> 
 
 const SPECS: &[PreTokenizerSpec] = &[
     spec(
-        &["gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4"],
+        &[
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "exaone4",
+        ],
         &[GPT2],
     ),
     PreTokenizerSpec {
@@ -63,7 +96,17 @@ const SPECS: &[PreTokenizerSpec] = &[
     },
     spec(&["dbrx", "smaug-bpe", "chatglm-bpe", "glm4"], &[LLAMA3]),
     spec(
-        &["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "solar-open", "grok-2", "kormo", "f2llmv2"],
+        &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "stablelm2",
+            "hunyuan",
+            "megrez",
+            "solar-open",
+            "grok-2",
+            "kormo",
+            "f2llmv2",
+        ],
         &[QWEN2],
     ),
     spec(&["qwen35"], &[QWEN35]),
@@ -71,15 +114,9 @@ const SPECS: &[PreTokenizerSpec] = &[
         &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[DIGIT, GPT2],
     ),
-    spec(
-        &["deepseek-llm"],
-        &[r"[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_MARKS, r"\s+$", CJK, r"\p{N}+"],
-    ),
+    spec(&["deepseek-llm"], &[r"[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_MARKS, r"\s+$", CJK, r"\p{N}+"]),
     spec(&["deepseek-coder"], &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, DIGIT]),
-    spec(
-        &["deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"],
-        &[THREE_DIGITS, CJK_KANA, DEEPSEEK_V3],
-    ),
+    spec(&["deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"], &[THREE_DIGITS, CJK_KANA, DEEPSEEK_V3]),
     spec(&["falcon"], &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, ASCII_TRIPLE]),
     PreTokenizerSpec { names: &["tekken"], cuts: &[TEKKEN], ignore_merges: true, add_bos: true },
     spec(&["gpt-4o", "llama4", "kanana2", "minimax-m2"], &[GPT4O]),
@@ -95,11 +132,9 @@ impl PreTokenizerSpec {
     /// [`TextError::UnknownPreTokenizer`], with the known names.
     pub(crate) fn find(name: &str) -> Result<&'static Self, TextError> {
         let known = || SPECS.iter().flat_map(|spec| spec.names).copied();
-        SPECS.iter().find(|spec| spec.names.contains(&name)).ok_or_else(|| {
-            TextError::UnknownPreTokenizer {
-                pre: name.to_owned(),
-                known: known().collect::<Vec<_>>().join(", "),
-            }
+        SPECS.iter().find(|spec| spec.names.contains(&name)).ok_or_else(|| TextError::UnknownPreTokenizer {
+            pre: name.to_owned(),
+            known: known().collect::<Vec<_>>().join(", "),
         })
     }
 
