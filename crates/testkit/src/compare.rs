@@ -19,6 +19,9 @@ pub fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str
     });
     if let Some((i, (&x, &y))) = worst {
         let diff = max_abs_diff(&[x], &[y]);
-        assert!(diff <= tolerance, "{what}: element {i} is {x}, expected {y}: off by {diff}, allowed {tolerance}");
+        assert!(
+            diff <= tolerance,
+            "{what}: element {i} is {x}, expected {y}: off by {diff}, allowed {tolerance}"
+        );
     }
 }

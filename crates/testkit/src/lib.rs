@@ -8,6 +8,7 @@ use std::{
 };
 
 mod compare;
+pub mod fixture;
 mod tensors;
 
 pub use compare::{assert_close, max_abs_diff};

@@ -56,6 +56,13 @@ pub struct TensorInfo {
     pub source: Source,
 }
 
+/// Number of elements, of a shape that a tensor can have. The bound is on the product without zeros, so that
+/// no later arithmetic on a part of the shape overflows either.
+pub(crate) fn count_elements(shape: &[usize]) -> Option<usize> {
+    let fits = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))?;
+    (fits <= 1 << 48).then(|| shape.iter().product())
+}
+
 impl TensorInfo {
     /// Elements a row: the last dimension (1 for a scalar).
     pub fn k(&self) -> usize {
@@ -70,6 +77,24 @@ impl TensorInfo {
     /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// The spans of the file that it is read from.
+    pub fn spans(&self) -> &[Span] {
+        match &self.source {
+            Source::Planes(spans) => spans,
+            Source::Blocks { span, .. } => std::slice::from_ref(span),
+        }
+    }
+
+    /// Index of the file that its codes lie in.
+    pub(crate) fn first_file(&self) -> Option<usize> {
+        self.spans().first().map(|s| s.file)
+    }
+
+    /// Bytes in the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.spans().iter().map(|s| s.len).sum()
     }
 
     /// Bytes over all planes once loaded.
@@ -120,6 +145,12 @@ impl Checkpoint {
     /// Whether a tensor of that name is there.
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
+    }
+
+    /// The tensor that stands for `name` where a writer kept one copy of two equal tensors and noted the other
+    /// name in `__metadata__` (safetensors' `save_model` does).
+    pub fn alias(&self, name: &str) -> Option<&str> {
+        self.metadata.get(name).map(String::as_str).filter(|kept| self.contains(kept))
     }
 
     /// Bytes of all tensor files.

@@ -3,7 +3,10 @@
 use half::{bf16, f16};
 use portolan_device::DType;
 
-use crate::{BlockScale, Element, Encoding, Plane, encoding::SUPER_GROUP};
+use crate::{
+    BlockScale, Element, Encoding, Plane,
+    encoding::{Foreign, SUPER_GROUP},
+};
 
 /// The planes of an encoded tensor of `rows` rows of `k` elements, in the order of [`Encoding::planes`].
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +33,9 @@ impl<'a> Planes<'a> {
 /// Element `i` of a dense little-endian array.
 fn dense(dtype: DType, bytes: &[u8], i: usize) -> f32 {
     match dtype {
-        DType::F32 => f32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),
+        DType::F32 => {
+            f32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+        }
         DType::F16 => f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
         DType::BF16 => bf16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
         DType::I32 => {
@@ -81,6 +86,26 @@ pub(crate) fn e8m0(code: u8) -> f32 {
     }
 }
 
+/// E5M2 is the upper half of an f16.
+fn e5m2(code: u8) -> f32 {
+    f16::from_bits((code as u16) << 8).to_f32()
+}
+
+/// One little-endian element; what f32 cannot hold is rounded.
+fn foreign(kind: Foreign, bytes: &[u8]) -> f32 {
+    let bits = bytes.iter().rev().fold(0u64, |bits, &byte| bits << 8 | byte as u64);
+    match kind {
+        Foreign::F64 => f64::from_bits(bits) as f32,
+        Foreign::I64 => bits as i64 as f32,
+        Foreign::U64 => bits as f32,
+        Foreign::I16 => bits as i16 as f32,
+        Foreign::U16 | Foreign::Bool => bits as f32,
+        Foreign::F8E4M3 => e4m3(bits as u32),
+        Foreign::F8E5M2 => e5m2(bits as u8),
+        Foreign::F8E8M0 => e8m0(bits as u8),
+    }
+}
+
 /// Decodes row `row` into `out`, whose length is `k`.
 ///
 /// # Panics
@@ -93,6 +118,11 @@ pub fn decode_row(w: &Planes<'_>, row: usize, out: &mut [f32]) {
         Encoding::Dense(dtype) => {
             for (i, o) in out.iter_mut().enumerate() {
                 *o = dense(dtype, codes, i);
+            }
+        }
+        Encoding::Foreign(kind) => {
+            for (o, bytes) in out.iter_mut().zip(codes.chunks_exact(kind.size())) {
+                *o = foreign(kind, bytes);
             }
         }
         Encoding::Affine { bits, group, meta } => {

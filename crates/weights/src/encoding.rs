@@ -5,7 +5,7 @@
 //!
 //! | encoding | planes | value of element `i` of a row |
 //! |---|---|---|
-//! | `Dense` | values | as stored |
+//! | `Dense`, `Foreign` | values | as stored |
 //! | `Affine` | codes, scales, biases | `scale[i/group] * code[i] + bias[i/group]` |
 //! | `TwoLevel` with minima | codes, scales u8, minima u8, super `[d, dmin]` f16 | `d*scale*code - dmin*min` |
 //! | `TwoLevel` without | codes, scales i8, super `[d]` f16 | `d*scale*(code - 2^(bits-1))` |
@@ -39,12 +39,57 @@ pub enum BlockScale {
     E4M3,
 }
 
+/// A plain element that no kernel computes with. A tensor of it can be decoded by
+/// [`crate::Expr::Dequantize`], and one that no weight asks for is not in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+#[non_exhaustive]
+pub enum Foreign {
+    F64,
+    I64,
+    U64,
+    I16,
+    U16,
+    Bool,
+    F8E4M3,
+    F8E5M2,
+    F8E8M0,
+}
+
+impl Foreign {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Foreign::F64 | Foreign::I64 | Foreign::U64 => 8,
+            Foreign::I16 | Foreign::U16 => 2,
+            Foreign::Bool | Foreign::F8E4M3 | Foreign::F8E5M2 | Foreign::F8E8M0 => 1,
+        }
+    }
+
+    /// As messages have it: `f64`, `f8_e4m3`, ...
+    pub const fn name(self) -> &'static str {
+        match self {
+            Foreign::F64 => "f64",
+            Foreign::I64 => "i64",
+            Foreign::U64 => "u64",
+            Foreign::I16 => "i16",
+            Foreign::U16 => "u16",
+            Foreign::Bool => "bool",
+            Foreign::F8E4M3 => "f8_e4m3",
+            Foreign::F8E5M2 => "f8_e5m2",
+            Foreign::F8E8M0 => "f8_e8m0",
+        }
+    }
+}
+
 /// How a tensor's numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Encoding {
     /// Plain elements.
     Dense(DType),
+    /// Plain elements of a type that only the loader understands.
+    Foreign(Foreign),
     /// Codes of `bits` bits; a scale and a bias (of type `meta`) a group.
     Affine {
         /// 1, 2, 3, 4, 5, 6 or 8.
@@ -92,6 +137,7 @@ impl Encoding {
     pub const fn code_bits(self) -> usize {
         match self {
             Encoding::Dense(dtype) => dtype.size() * 8,
+            Encoding::Foreign(foreign) => foreign.size() * 8,
             Encoding::Affine { bits, .. } | Encoding::TwoLevel { bits, .. } => bits as usize,
             Encoding::FloatBlock { element: Element::E2M1, .. } => 4,
             Encoding::FloatBlock { element: Element::E4M3, .. } => 8,
@@ -101,7 +147,7 @@ impl Encoding {
     /// Elements a group; 1 for dense.
     pub const fn group(self) -> usize {
         match self {
-            Encoding::Dense(_) => 1,
+            Encoding::Dense(_) | Encoding::Foreign(_) => 1,
             Encoding::Affine { group, .. }
             | Encoding::TwoLevel { group, .. }
             | Encoding::FloatBlock { group, .. } => group as usize,
@@ -111,7 +157,7 @@ impl Encoding {
     /// A row's length must be a multiple of this.
     pub const fn row_multiple(self) -> usize {
         match self {
-            Encoding::Dense(_) => 1,
+            Encoding::Dense(_) | Encoding::Foreign(_) => 1,
             Encoding::TwoLevel { .. } => SUPER_GROUP,
             Encoding::Affine { group, .. } | Encoding::FloatBlock { group, .. } => group as usize,
         }
@@ -120,7 +166,7 @@ impl Encoding {
     /// The planes, in the order in which a [`crate::WeightTensor`] holds them.
     pub const fn planes(self) -> &'static [Plane] {
         match self {
-            Encoding::Dense(_) => &[Plane::Codes],
+            Encoding::Dense(_) | Encoding::Foreign(_) => &[Plane::Codes],
             Encoding::Affine { .. } => &[Plane::Codes, Plane::Scales, Plane::Biases],
             Encoding::TwoLevel { minima: true, .. } => {
                 &[Plane::Codes, Plane::Scales, Plane::Biases, Plane::Super]
@@ -140,9 +186,7 @@ impl Encoding {
             }
             (Encoding::TwoLevel { group, .. }, Plane::Scales) => k / group as usize,
             (Encoding::TwoLevel { group, minima: true, .. }, Plane::Biases) => k / group as usize,
-            (Encoding::TwoLevel { minima, .. }, Plane::Super) => {
-                k / SUPER_GROUP * if minima { 4 } else { 2 }
-            }
+            (Encoding::TwoLevel { minima, .. }, Plane::Super) => k / SUPER_GROUP * if minima { 4 } else { 2 },
             (Encoding::FloatBlock { group, .. }, Plane::Scales) => k / group as usize,
             _ => 0,
         }
@@ -153,9 +197,9 @@ impl Encoding {
         self.planes().iter().map(|&p| self.row_bytes(p, k)).sum()
     }
 
-    /// True for anything but dense.
+    /// True for anything but plain elements.
     pub const fn is_quantized(self) -> bool {
-        !matches!(self, Encoding::Dense(_))
+        !matches!(self, Encoding::Dense(_) | Encoding::Foreign(_))
     }
 }
 
@@ -163,6 +207,7 @@ impl fmt::Display for Encoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Encoding::Dense(dtype) => write!(f, "{dtype}"),
+            Encoding::Foreign(foreign) => f.write_str(foreign.name()),
             Encoding::Affine { bits, group, meta } => write!(f, "affine{bits}-g{group}-{meta}"),
             Encoding::TwoLevel { bits, group, minima: true } => write!(f, "k{bits}-g{group}-min"),
             Encoding::TwoLevel { bits, group, minima: false } => write!(f, "k{bits}-g{group}"),

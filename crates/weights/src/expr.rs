@@ -8,7 +8,7 @@ use crate::{Checkpoint, Encoding, Result};
 ///
 /// Rows are the product of all dimensions but the last, so every operation here moves whole rows and works on
 /// packed encodings without decoding them. Only [`Expr::Dequantize`] decodes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expr {
     /// A tensor of the checkpoint.
     Source(String),
@@ -68,6 +68,9 @@ impl Expr {
 
     /// Shape, encoding and size; an error names the tensor that is missing or does not fit.
     pub fn resolve(&self, checkpoint: &Checkpoint) -> Result<Resolved> {
-        crate::load::resolve(self, checkpoint)
+        let mut names = Vec::new();
+        crate::resolve::source_names(self, &mut names);
+        let name = names.first().copied().unwrap_or("of no source");
+        Ok(crate::resolve::resolve(self, checkpoint, name)?.resolved())
     }
 }

@@ -10,25 +10,32 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+mod config_json;
+mod convert;
 mod decode;
 mod encoding;
 mod error;
 mod expr;
+mod file;
+mod fill;
 pub mod gguf;
 mod load;
 mod memory_plan;
-pub mod mlx;
+mod mlx;
+mod peek;
 mod quant_config;
 mod read;
+mod reading;
+mod resolve;
 pub mod safetensors;
 mod stats;
 
 pub use checkpoint::{Checkpoint, ConfigSource, Dialect, Source, Span, TensorInfo};
 pub use decode::{Planes, decode_row, decode_rows};
-pub use encoding::{BlockScale, Element, Encoding, Layout, Plane};
-pub use error::WeightError;
+pub use encoding::{BlockScale, Element, Encoding, Foreign, Layout, Plane, SUPER_GROUP};
+pub use error::{NotWeights, WeightError};
 pub use expr::{Expr, Resolved};
-pub use load::{LoadOptions, LoadPlan, LoadRequest, Repack, WeightTensor, load, plan_load};
+pub use load::{LoadOptions, LoadPlan, LoadRequest, PlannedTensor, Repack, WeightTensor, load, plan_load};
 pub use memory_plan::{MemoryItem, MemoryPlan, Pool, human_bytes};
 pub use stats::LoadTransferStats;
 

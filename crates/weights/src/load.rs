@@ -1,10 +1,21 @@
 //! From a resolved plan to weights in device memory.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Debug,
+    sync::Arc,
+    time::Instant,
+};
 
-use portolan_device::{Device, Slice, Stream};
+use portolan_device::{Device, MemoryKind, Slice, Stream};
 
-use crate::{Checkpoint, Encoding, Expr, Layout, LoadTransferStats, Planes, Resolved, Result};
+use crate::{
+    Checkpoint, Encoding, Expr, Layout, LoadTransferStats, Planes, Resolved, Result,
+    file::WeightFile,
+    fill::{is_direct, place, repack_rows, run, slices, tasks},
+    reading::PIECE,
+    resolve::{RowMap, missing_error, missing_names, resolve},
+};
 
 /// Rearranges the planes of a weight into the layout that its kernels want. Given by the kernels crate; run by
 /// [`load`] on the host, between reading and upload, a block of rows at a time.
@@ -15,7 +26,14 @@ pub trait Repack: Send + Sync + Debug {
     fn plane_bytes(&self, encoding: Encoding, rows: usize, k: usize) -> Vec<usize>;
     /// Rows are handed in as multiples of this (but for the last).
     fn row_multiple(&self) -> usize;
-    /// Fills the result's planes for rows `first..first + n`; `out` are the whole planes of the result.
+    /// Whether each [`Repack::row_multiple`] rows fill the next so many bytes of every plane, whatever the
+    /// other rows are. Then several threads share one weight.
+    fn by_blocks(&self) -> bool {
+        false
+    }
+    /// Fills the result's planes for rows `first..first + n`. `src` holds those `n` rows and no others: its row
+    /// 0 is row `first` of the weight. `out` are the whole planes of the result, or, where
+    /// [`Repack::by_blocks`] holds, a part of them whose first row counts as row 0.
     fn run(&self, src: &Planes<'_>, first: usize, n: usize, out: &mut [&mut [u8]]);
 }
 
@@ -37,8 +55,39 @@ pub struct PlannedTensor {
     pub request: LoadRequest,
     /// What it comes to.
     pub resolved: Resolved,
-    /// Bytes in device memory, each plane rounded up to 256.
+    /// Bytes in device memory, each plane rounded up to 256; 0 when it shares another's.
     pub device_bytes: u64,
+    /// The earlier request, by its index, that asks for the same bytes: one copy serves both (tied embeddings).
+    pub same_as: Option<usize>,
+    pub(crate) rows: RowMap,
+}
+
+impl PlannedTensor {
+    /// Bytes of each plane in device memory.
+    pub fn plane_bytes(&self) -> Vec<usize> {
+        let (encoding, rows, k) = (self.resolved.encoding, self.rows.rows(), self.rows.k());
+        match &self.request.repack {
+            Some(repack) => repack.plane_bytes(encoding, rows, k),
+            None => encoding.planes().iter().map(|&p| encoding.row_bytes(p, k) * rows).collect(),
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        self.request.repack.as_ref().map_or(Layout::Planes, |r| r.layout())
+    }
+
+    /// Rows that belong together and the bytes they take in each plane, where each plane is a sequence of
+    /// such blocks.
+    pub(crate) fn blocks(&self) -> Option<(usize, Vec<usize>)> {
+        let (encoding, rows, k) = (self.resolved.encoding, self.rows.rows(), self.rows.k());
+        let Some(repack) = &self.request.repack else {
+            return Some((1, encoding.planes().iter().map(|&p| encoding.row_bytes(p, k)).collect()));
+        };
+        let multiple = repack.row_multiple().max(1);
+        let block = repack.plane_bytes(encoding, multiple, k);
+        let whole: Vec<usize> = block.iter().map(|bytes| bytes * rows.div_ceil(multiple)).collect();
+        (repack.by_blocks() && whole == self.plane_bytes()).then_some((multiple, block))
+    }
 }
 
 /// What a load will read and take. Nothing has been read yet.
@@ -48,7 +97,8 @@ pub struct LoadPlan {
     pub tensors: Vec<PlannedTensor>,
     /// Bytes in device memory.
     pub device_bytes: u64,
-    /// Most scratch memory that reading and rearranging needs at once.
+    /// Most host memory that reading and rearranging needs at once, with the readers of
+    /// [`LoadOptions::default`].
     pub scratch_bytes: u64,
     /// Tensors of the checkpoint that no request reads.
     pub unused: Vec<String>,
@@ -82,4 +132,111 @@ pub struct WeightTensor {
     pub layout: Layout,
     /// The planes, in the order of [`Encoding::planes`] (or of its [`Repack`]).
     pub planes: Vec<Slice>,
+}
+
+/// Alignment of every plane: whole cache lines, and what wide loads of a GPU want.
+pub(crate) const ALIGN: usize = 256;
+
+/// Resolves the requests and adds up what they take. Reads no tensor; an error lists every tensor that is
+/// missing.
+pub fn plan_load(checkpoint: &Checkpoint, requests: Vec<LoadRequest>) -> Result<LoadPlan> {
+    let missing: Vec<String> = requests.iter().flat_map(|r| missing_names(&r.expr, checkpoint)).collect();
+    if !missing.is_empty() {
+        return Err(missing_error(checkpoint, missing));
+    }
+    let mut plan = LoadPlan::default();
+    let mut used = BTreeSet::new();
+    let mut seen = HashMap::new();
+    let mut scratch = 0;
+    for request in requests {
+        let rows = resolve(&request.expr, checkpoint, &request.name)?;
+        let mut tensor =
+            PlannedTensor { resolved: rows.resolved(), device_bytes: 0, same_as: None, rows, request };
+        let index = plan.tensors.len();
+        let first = *seen.entry((tensor.request.expr.clone(), tensor.layout())).or_insert(index);
+        tensor.same_as = (first != index).then_some(first);
+        if tensor.same_as.is_none() {
+            let planes = tensor.plane_bytes();
+            tensor.device_bytes = planes.iter().map(|&n| n.next_multiple_of(ALIGN) as u64).sum();
+        }
+        plan.device_bytes += tensor.device_bytes;
+        scratch = scratch.max(scratch_of(&tensor));
+        used.extend(tensor.resolved.sources.iter().cloned());
+        plan.tensors.push(tensor);
+    }
+    plan.scratch_bytes = scratch * LoadOptions::default().readers as u64;
+    for (name, tensor) in checkpoint.tensors.iter().filter(|(name, _)| !used.contains(*name)) {
+        plan.unused.push(name.clone());
+        plan.unused_bytes += tensor.file_bytes();
+    }
+    Ok(plan)
+}
+
+/// At most this much scratch for one reader: blocks, gathered rows, and rows to be repacked.
+fn scratch_of(tensor: &PlannedTensor) -> u64 {
+    let row = tensor.resolved.encoding.row_bytes_total(tensor.rows.k());
+    let piece = PIECE.max(row) as u64;
+    let repack = tensor.request.repack.as_ref().map_or(0, |r| repack_rows(r.as_ref(), row) * row);
+    2 * piece + repack as u64
+}
+
+/// Reads the planned weights into memory of the device, with [`LoadOptions::readers`] threads. `progress` is
+/// called on this thread and is told the bytes done and the bytes in all.
+///
+/// The memory must be one that the host sees. `stream` is the one that will run the kernels; copies to a device
+/// go through it, so that no stream ever waits for another.
+///
+/// # Errors
+/// [`WeightError::ShortRead`](crate::WeightError::ShortRead) for a file that was cut since it was opened,
+/// [`WeightError::BlockScale`](crate::WeightError::BlockScale) for a damaged block, `Io`, `Device`. The first
+/// error stops all readers, and no memory is kept.
+pub fn load(
+    checkpoint: &Checkpoint,
+    plan: &LoadPlan,
+    device: &Device,
+    stream: &Stream,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Vec<WeightTensor>, LoadTransferStats)> {
+    let start = Instant::now();
+    debug_assert_eq!(stream.device(), device.id(), "the stream is one of the device");
+    let (placed, sizes) = place(plan);
+    let mut chunks = Vec::with_capacity(sizes.len());
+    for &size in &sizes {
+        chunks.push(device.alloc(size, MemoryKind::Device)?);
+    }
+    let files = checkpoint.files.iter().map(|f| WeightFile::open(f)).collect::<Result<Vec<_>>>()?;
+    let mut stats = LoadTransferStats {
+        unused_tensors: plan.unused.len(),
+        unused_bytes: plan.unused_bytes,
+        ..Default::default()
+    };
+    let tasks = tasks(plan, &placed, &mut chunks)?;
+    let read = run(checkpoint, plan, &files, tasks, options, progress)?;
+    (stats.reads, stats.read_bytes) = (read.reads, read.read_bytes);
+    (stats.read_time, stats.convert_time) = (read.read_time, read.convert_time);
+    let mut weights: Vec<WeightTensor> = Vec::with_capacity(plan.tensors.len());
+    for (tensor, placed) in plan.tensors.iter().zip(&placed) {
+        let planes = match (placed, tensor.same_as.and_then(|i| weights.get(i))) {
+            (_, Some(twin)) => twin.planes.clone(),
+            (Some(placed), None) => slices(placed, &chunks)?,
+            (None, None) => Vec::new(),
+        };
+        if tensor.same_as.is_none() {
+            stats.bytes += planes.iter().map(|p| p.len() as u64).sum::<u64>();
+            match is_direct(checkpoint, tensor) {
+                true => stats.direct_tensors += 1,
+                false => stats.pageable_tensors += 1,
+            }
+        }
+        weights.push(WeightTensor {
+            name: tensor.request.name.clone(),
+            shape: tensor.resolved.shape.clone(),
+            encoding: tensor.resolved.encoding,
+            layout: tensor.layout(),
+            planes,
+        });
+    }
+    stats.wall = start.elapsed();
+    Ok((weights, stats))
 }

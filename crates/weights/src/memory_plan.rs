@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::{Result, WeightError};
+
 /// One thing that takes memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryItem {
@@ -44,6 +46,19 @@ impl MemoryPlan {
         self.items.iter().filter(|i| i.pool == pool).fold(0, |sum, i| sum.saturating_add(i.bytes))
     }
 
+    /// An error, with every item, when a pool cannot hold what is asked of it.
+    pub fn check(&self) -> Result<()> {
+        match self.shortage() {
+            None => Ok(()),
+            Some((pool, need, available)) => Err(WeightError::InsufficientMemory {
+                pool: self.pools[pool].name.clone(),
+                need,
+                available,
+                plan: self.to_string(),
+            }),
+        }
+    }
+
     /// The first pool that cannot hold what is asked of it: its index, need and available bytes.
     pub fn shortage(&self) -> Option<(usize, u64, u64)> {
         (0..self.pools.len())
@@ -77,5 +92,46 @@ impl fmt::Display for MemoryPlan {
             writeln!(f, "  {:<24} {:>12}", "in all", human_bytes(self.need(index)))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(context: u64) -> MemoryPlan {
+        let pool = |name: &str, available| Pool { name: name.into(), available, source: "test".into() };
+        let mut plan =
+            MemoryPlan { pools: vec![pool("host", u64::MAX), pool("cuda:0 device", 1 << 30)], items: vec![] };
+        plan.add("weights", 600 << 20, 1);
+        plan.add("kv cache", context * 4096, 1);
+        plan.add("staging", u64::MAX, 0);
+        plan
+    }
+
+    #[test]
+    fn ds4_475_a_shortage_is_refused_with_the_numbers() {
+        plan(1 << 10).check().unwrap();
+        let error = plan(1 << 20).check().unwrap_err();
+        let need = (600 << 20) + (4096 << 20);
+        assert!(matches!(&error, WeightError::InsufficientMemory { pool, need: n, available, .. }
+            if pool == "cuda:0 device" && *n == need && *available == 1 << 30));
+        let text = error.to_string();
+        for part in ["4.59 GiB", "weights", "600.00 MiB", "kv cache", "smaller context"] {
+            assert!(text.contains(part), "'{text}' does not say '{part}'");
+        }
+    }
+
+    #[test]
+    fn llama_cpp_26432_need_grows_with_the_context() {
+        let need = |context| plan(context).need(1);
+        assert!(need(196_608) > need(131_072));
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        assert_eq!(human_bytes(512), "512 B");
+        assert_eq!(human_bytes(1536), "1.50 KiB");
+        assert_eq!(human_bytes(3 << 30), "3.00 GiB");
     }
 }

@@ -1,0 +1,113 @@
+//! A model's configuration, from `config.json` in either spelling of rope, or from GGUF metadata.
+
+mod fields;
+mod gguf;
+mod json;
+mod rope;
+
+use std::path::PathBuf;
+
+use portolan_kernels::Activation;
+use portolan_weights::{Checkpoint, ConfigSource};
+
+pub use rope::{RopeConfig, RopeScaling};
+
+use crate::{ModelError, Result};
+
+/// No real model comes near these; a file that says so is broken or hostile, and would ask for absurd memory.
+const MOST: usize = 1 << 24;
+const MOST_LAYERS: usize = 4096;
+
+/// What a decoder of the families here is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// The checkpoint, for messages.
+    pub path: PathBuf,
+    /// `model_type`, or GGUF's architecture.
+    pub model_type: String,
+    /// Columns of the residual stream.
+    pub hidden: usize,
+    /// Columns of the MLP.
+    pub intermediate: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Rows of the embedding, where the configuration says so.
+    pub vocab: Option<usize>,
+    /// Positions that the model was made for.
+    pub context: usize,
+    /// Epsilon of the norms.
+    pub norm_eps: f32,
+    /// The MLP's elementwise function.
+    pub activation: Activation,
+    /// Rope.
+    pub rope: RopeConfig,
+    /// The embedding is the output matrix.
+    pub tied: bool,
+    /// q, k, v and o have biases.
+    pub attention_bias: bool,
+    /// The MLP's matrices have biases.
+    pub mlp_bias: bool,
+    /// By layer: how many positions a row sees; none for all.
+    pub windows: Vec<Option<usize>>,
+    /// By layer: whether q and k are rotated.
+    pub rotated: Vec<bool>,
+}
+
+impl ModelConfig {
+    /// Reads the checkpoint's configuration.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
+        let config = match &checkpoint.config {
+            ConfigSource::Json(value) => json::read(&checkpoint.path, value)?,
+            ConfigSource::Gguf(metadata) => gguf::read(checkpoint, metadata)?,
+            ConfigSource::None => return Err(ModelError::NoConfig { path: checkpoint.path.clone() }),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The error of a field.
+    pub(crate) fn bad(&self, field: &str, found: impl ToString, expected: impl ToString) -> ModelError {
+        ModelError::BadField {
+            path: self.path.clone(),
+            field: field.to_owned(),
+            found: found.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let sizes = [
+            ("hidden_size", self.hidden, MOST),
+            ("intermediate_size", self.intermediate, MOST),
+            ("num_hidden_layers", self.layers, MOST_LAYERS),
+            ("num_attention_heads", self.heads, MOST),
+            ("num_key_value_heads", self.kv_heads, MOST),
+            ("head_dim", self.head_dim, MOST),
+            ("max_position_embeddings", self.context, 1 << 30),
+        ];
+        for (field, value, most) in sizes {
+            if value == 0 || value > most {
+                return Err(self.bad(field, value, format!("1 to {most}")));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let expected = format!("a divisor of num_attention_heads ({})", self.heads);
+            return Err(self.bad("num_key_value_heads", self.kv_heads, expected));
+        }
+        if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
+            return Err(self.bad("rms_norm_eps", self.norm_eps, "a number that is not negative"));
+        }
+        let rot = self.rope.rot;
+        if rot == 0 || !rot.is_multiple_of(2) || rot > self.head_dim {
+            let expected = format!("an even number up to head_dim ({})", self.head_dim);
+            return Err(self.bad("rotary dimensions", rot, expected));
+        }
+        self.rope.check(self)
+    }
+}

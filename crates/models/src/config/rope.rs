@@ -1,0 +1,189 @@
+//! The configuration of rope, under both spellings.
+//!
+//! On the hub: `rope_theta` beside `rope_scaling: {type or rope_type, factor, ...}`. From transformers 5:
+//! `rope_parameters: {rope_theta, rope_type, factor, ...}`.
+
+use std::sync::Arc;
+
+use portolan_kernels::rope::RopeFrequencies;
+
+use super::{ModelConfig, fields::Fields};
+use crate::{ModelError, Result};
+
+/// How frequencies are stretched for contexts longer than the one trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// As trained.
+    None,
+    /// Positions divided by a factor.
+    Linear {
+        /// The factor.
+        factor: f64,
+    },
+    /// Dynamic NTK.
+    Dynamic {
+        /// The factor.
+        factor: f64,
+    },
+    /// YaRN.
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// Positions trained on.
+        original: usize,
+        /// Rotations above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations below which it is divided.
+        beta_slow: f64,
+        /// Factor on cosines and sines, where given.
+        attention_factor: Option<f64>,
+        /// DeepSeek's factors, from which that factor follows.
+        mscale: Option<f64>,
+        /// As above.
+        mscale_all_dim: Option<f64>,
+        /// Whether the bounds of the ramp are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// Llama 3.1's.
+    Llama3 {
+        /// The factor.
+        factor: f64,
+        /// Wavelengths above `original / low` are divided.
+        low: f64,
+        /// Wavelengths below `original / high` are kept.
+        high: f64,
+        /// Positions trained on.
+        original: usize,
+    },
+    /// A divisor for each frequency, as a GGUF file stores them in `rope_freqs.weight`.
+    Divisors(Vec<f32>),
+}
+
+/// The configuration of rope.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// The base.
+    pub theta: f64,
+    /// Elements of a head that are rotated.
+    pub rot: usize,
+    /// Positions that the model was made for.
+    pub context: usize,
+    /// The scaling.
+    pub scaling: RopeScaling,
+}
+
+impl RopeConfig {
+    pub(super) fn from_json(
+        fields: &Fields<'_>,
+        head_dim: usize,
+        context: usize,
+        default_theta: f64,
+    ) -> Result<Self> {
+        let newer = fields.object("rope_parameters", "rope_parameters.")?;
+        let older = fields.object("rope_scaling", "rope_scaling.")?;
+        let theta_of = |f: Option<Fields<'_>>| f.map_or(Ok(None), |f| f.f64("rope_theta"));
+        let theta = match theta_of(newer)? {
+            Some(theta) => theta,
+            None => match fields.f64("rope_theta")? {
+                Some(theta) => theta,
+                None => theta_of(older)?.unwrap_or(default_theta),
+            },
+        };
+        let partial = match newer.map_or(Ok(None), |f| f.f64("partial_rotary_factor"))? {
+            Some(partial) => partial,
+            None => fields.f64("partial_rotary_factor")?.unwrap_or(1.0),
+        };
+        let rot = (head_dim as f64 * partial) as usize;
+        let scaling = match newer.or(older) {
+            Some(object) => scaling(fields, &object, context)?,
+            None => RopeScaling::None,
+        };
+        Ok(RopeConfig { theta, rot, context, scaling })
+    }
+
+    pub(super) fn check(&self, config: &ModelConfig) -> Result<()> {
+        if !(self.theta.is_finite() && self.theta > 0.0) {
+            return Err(config.bad("rope_theta", self.theta, "a positive number"));
+        }
+        let factor = match self.scaling {
+            RopeScaling::None => 1.0,
+            RopeScaling::Divisors(ref divisors) => {
+                if divisors.len() != self.rot / 2 {
+                    let found = format!("{} numbers", divisors.len());
+                    return Err(config.bad("rope_freqs.weight", found, self.rot / 2));
+                }
+                1.0
+            }
+            RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor } => factor,
+            RopeScaling::Yarn { factor, .. } => factor,
+            RopeScaling::Llama3 { factor, low, high, .. } => {
+                if low >= high {
+                    return Err(config.bad("rope low_freq_factor", low, "less than high_freq_factor"));
+                }
+                factor
+            }
+        };
+        if !(factor.is_finite() && factor > 0.0) {
+            return Err(config.bad("rope scaling factor", factor, "a positive number"));
+        }
+        if let RopeScaling::Yarn { original: 0, .. } | RopeScaling::Llama3 { original: 0, .. } = self.scaling {
+            return Err(config.bad("original_max_position_embeddings", 0, "at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The frequencies.
+    pub fn frequencies(&self) -> Arc<RopeFrequencies> {
+        let plain = RopeFrequencies::plain(self.theta, self.rot);
+        Arc::new(match &self.scaling {
+            RopeScaling::None => plain,
+            RopeScaling::Divisors(divisors) => RopeFrequencies {
+                inv_freq: plain.inv_freq.iter().zip(divisors).map(|(f, d)| f / d).collect(),
+                ..plain
+            },
+            _ => plain,
+        })
+    }
+}
+
+fn scaling(fields: &Fields<'_>, object: &Fields<'_>, context: usize) -> Result<RopeScaling> {
+    let kind = match object.str("rope_type")? {
+        Some(kind) => kind,
+        None => object.str("type")?.unwrap_or("default"),
+    };
+    let original = match object.usize("original_max_position_embeddings")? {
+        Some(original) => Some(original),
+        None => fields.usize("original_max_position_embeddings")?,
+    };
+    Ok(match kind {
+        "default" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: object.need_f64("factor")? },
+        "dynamic" => RopeScaling::Dynamic { factor: object.need_f64("factor")? },
+        "yarn" => {
+            let original_or_context = original.unwrap_or(context);
+            RopeScaling::Yarn {
+                factor: match object.f64("factor")? {
+                    Some(factor) => factor,
+                    None if original_or_context > 0 => context as f64 / original_or_context as f64,
+                    None => return Err(object.missing("factor")),
+                },
+                original: original_or_context,
+                beta_fast: object.f64("beta_fast")?.unwrap_or(32.0),
+                beta_slow: object.f64("beta_slow")?.unwrap_or(1.0),
+                attention_factor: object.f64("attention_factor")?,
+                mscale: object.f64("mscale")?,
+                mscale_all_dim: object.f64("mscale_all_dim")?,
+                truncate: object.bool("truncate")?.unwrap_or(true),
+            }
+        }
+        "llama3" => RopeScaling::Llama3 {
+            factor: object.need_f64("factor")?,
+            low: object.need_f64("low_freq_factor")?,
+            high: object.need_f64("high_freq_factor")?,
+            original: original.ok_or_else(|| object.missing("original_max_position_embeddings"))?,
+        },
+        other => {
+            return Err(ModelError::UnknownRope { path: fields.path.to_owned(), kind: other.to_owned() });
+        }
+    })
+}

@@ -1,0 +1,181 @@
+//! A file read at positions, never mapped and never read whole.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{NotWeights, Result, WeightError};
+
+/// Linux moves at most 2^31 - 4096 bytes in one `pread`; other systems fail outright above 2^31.
+const LARGEST_READ: usize = 1 << 30;
+
+/// Something that can be read at a position. A test puts a faulty one in place of a file.
+pub(crate) trait PositionedRead: Sync {
+    /// Reads at most `buf.len()` bytes from `offset`; 0 at the end.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl PositionedRead for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pread(self, buf, offset)?)
+    }
+}
+
+impl PositionedRead for [u8] {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|o| self.get(o..)).unwrap_or(&[]);
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+}
+
+/// Fills `buf` from `offset`, however many reads that takes, and says how many it took.
+pub(crate) fn pread_exact(
+    source: &(impl PositionedRead + ?Sized),
+    path: &Path,
+    buf: &mut [u8],
+    offset: u64,
+) -> Result<usize> {
+    let (want, mut done, mut reads) = (buf.len(), 0, 0);
+    while done < want {
+        let end = want.min(done + LARGEST_READ);
+        reads += 1;
+        match source.read_at(&mut buf[done..end], offset + done as u64) {
+            Ok(0) => {
+                return Err(WeightError::ShortRead {
+                    path: path.to_owned(),
+                    offset,
+                    want: want as u64,
+                    got: done as u64,
+                });
+            }
+            // A source that claims more than it was asked for must not move us past the end.
+            Ok(n) => done += n.min(end - done),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(WeightError::Io { path: path.to_owned(), action: "read", source }),
+        }
+    }
+    Ok(reads)
+}
+
+/// An open file and its size.
+pub(crate) struct WeightFile {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) size: u64,
+}
+
+impl WeightFile {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let io = |action| move |source| io_error(path, action, source);
+        let file = File::open(path).map_err(io("open"))?;
+        let size = file.metadata().map_err(io("read the size of"))?.len();
+        Ok(WeightFile { path: path.to_owned(), file, size })
+    }
+
+    /// The first bytes, at most `n`.
+    pub(crate) fn head(&self, n: usize) -> Result<Vec<u8>> {
+        let mut head = vec![0; n.min(usize::try_from(self.size).unwrap_or(n))];
+        pread_exact(&self.file, &self.path, &mut head, 0)?;
+        Ok(head)
+    }
+}
+
+/// [`WeightError::NotFound`] or [`WeightError::Io`].
+pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> WeightError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound => WeightError::NotFound { path },
+        _ => WeightError::Io { path, action, source },
+    }
+}
+
+/// What a file is that is plainly no checkpoint, by its first bytes (some 64 of them).
+pub(crate) fn sniff(head: &[u8]) -> Option<NotWeights> {
+    let text = head.trim_ascii_start().to_ascii_lowercase();
+    if head.is_empty() {
+        Some(NotWeights::Empty)
+    } else if head.starts_with(b"version https://git-lfs") {
+        Some(NotWeights::LfsPointer)
+    } else if text.starts_with(b"<!doctype") || text.starts_with(b"<html") || text.starts_with(b"<?xml") {
+        Some(NotWeights::Html)
+    } else {
+        None
+    }
+}
+
+/// Reads a small text file (a config, an index) whole, and refuses what is plainly something else.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).map_err(|source| io_error(path, "read", source))?;
+    if let Some(what) = sniff(&bytes[..bytes.len().min(64)]) {
+        return Err(WeightError::NotACheckpoint { path: path.to_owned(), what });
+    }
+    String::from_utf8(bytes)
+        .map_err(|e| WeightError::Json { path: path.to_owned(), reason: format!("not UTF-8: {e}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Hands out a few bytes at a time, and every second call is interrupted.
+    struct Faulty<'a> {
+        bytes: &'a [u8],
+        most: usize,
+        calls: AtomicUsize,
+    }
+
+    impl PositionedRead for Faulty<'_> {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            if self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let n = buf.len().min(self.most);
+            self.bytes.read_at(&mut buf[..n], offset)
+        }
+    }
+
+    fn read(bytes: &[u8], most: usize, want: usize, offset: u64) -> Result<Vec<u8>> {
+        let source = Faulty { bytes, most, calls: AtomicUsize::new(0) };
+        let mut buf = vec![0; want];
+        pread_exact(&source, Path::new("model-00002-of-00003.safetensors"), &mut buf, offset)?;
+        Ok(buf)
+    }
+
+    #[test]
+    fn colibri_331_short_and_interrupted_reads_are_continued() {
+        let bytes: Vec<u8> = (0..100).collect();
+        assert_eq!(read(&bytes, 7, 90, 5).unwrap(), bytes[5..95]);
+        assert_eq!(read(&bytes, 1000, 100, 0).unwrap(), bytes);
+        assert!(read(&bytes, 7, 0, 1000).unwrap().is_empty());
+    }
+
+    #[test]
+    fn colibri_331_an_early_end_says_where_and_how_much() {
+        let bytes = [0; 100];
+        let error = read(&bytes, 7, 90, 20).unwrap_err();
+        let WeightError::ShortRead { offset, want, got, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((*offset, *want, *got), (20, 90, 80));
+        let text = error.to_string();
+        assert!(text.contains("model-00002-of-00003.safetensors") && !text.contains("Success"), "{text}");
+        assert!(matches!(read(&bytes, 7, 1, u64::MAX - 8), Err(WeightError::ShortRead { got: 0, .. })));
+    }
+
+    #[test]
+    fn colibri_331_offsets_beyond_2_gib() {
+        use std::{io::Write, os::unix::fs::FileExt};
+        // Sparse: it takes a few KiB on disk.
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"start").unwrap();
+        let far = 3 << 30;
+        file.write_all_at(b"end", far).unwrap();
+        let mut buf = [0; 3];
+        pread_exact(&file, Path::new("sparse"), &mut buf, far).unwrap();
+        assert_eq!(&buf, b"end");
+    }
+}

@@ -1,0 +1,261 @@
+//! The safetensors format: eight bytes of length, a JSON header, then the tensors.
+//!
+//! Types and shapes are parsed by the `safetensors` crate. The checks are made here, since an error has to
+//! name the file, the tensor and the sizes, and since only the header is ever in memory.
+
+use std::{collections::BTreeMap, fmt, path::Path};
+
+use portolan_device::DType;
+use safetensors::{Dtype, tensor::TensorInfo as Entry};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+
+use crate::{
+    Encoding, Foreign, NotWeights, Result, WeightError,
+    checkpoint::count_elements,
+    file::{PositionedRead, WeightFile, pread_exact, sniff},
+};
+
+/// The longest header that is read, as in the reference implementation.
+const HEADER_LIMIT: u64 = 100_000_000;
+
+/// The types that are read, for messages.
+const SUPPORTED: &str =
+    "F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0, I64, I32, I16, I8, U64, U32, U16, U8, BOOL";
+
+/// One tensor of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderTensor {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub encoding: Encoding,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What a safetensors file says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The tensors, in the order of their offsets.
+    pub tensors: Vec<HeaderTensor>,
+    /// `__metadata__`.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// Reads and checks the header of a file; the file's size must be what the header says.
+pub fn read_header(path: &Path) -> Result<Header> {
+    let file = WeightFile::open(path)?;
+    header_of(&file.file, path, file.size)
+}
+
+pub(crate) fn header_of(source: &(impl PositionedRead + ?Sized), path: &Path, size: u64) -> Result<Header> {
+    let mut head = [0; 64];
+    let known = size.min(64) as usize;
+    pread_exact(source, path, &mut head[..known], 0)?;
+    if let Some(what) = sniff(&head[..known]) {
+        return Err(WeightError::NotACheckpoint { path: path.to_owned(), what });
+    }
+    let truncated = |part: &str, header_end, expected| WeightError::Truncated {
+        path: path.to_owned(),
+        part: part.to_owned(),
+        header_end,
+        expected,
+        size,
+    };
+    let Some(length) = head.first_chunk::<8>().filter(|_| known >= 8) else {
+        return Err(truncated("the header's length field", 8, 8));
+    };
+    let length = u64::from_le_bytes(*length);
+    // A zip (a torch .bin) or a pickle under a safetensors name gives a length by accident.
+    if head.starts_with(b"PK\x03\x04") || head.starts_with(b"\x80\x02") {
+        return Err(WeightError::NotACheckpoint { path: path.to_owned(), what: NotWeights::OtherFormat });
+    }
+    if length == 0 || length > HEADER_LIMIT {
+        return Err(WeightError::HeaderLength {
+            path: path.to_owned(),
+            declared: length,
+            limit: HEADER_LIMIT,
+        });
+    }
+    let header_end = 8 + length;
+    if known > 8 && head[8] != b'{' {
+        return Err(bad_header(path, format!("it begins with byte {:#04x} in place of '{{'", head[8])));
+    }
+    if header_end > size {
+        return Err(truncated("the header", header_end, header_end));
+    }
+    let mut json = vec![0; length as usize];
+    pread_exact(source, path, &mut json, 8)?;
+    parse(&json, path, header_end, size)
+}
+
+fn bad_header(path: &Path, reason: impl Into<String>) -> WeightError {
+    WeightError::Header { path: path.to_owned(), reason: reason.into() }
+}
+
+/// The header's JSON object in the order of the file, with repeated keys kept.
+struct Entries(Vec<(String, serde_json::Value)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+fn parse(json: &[u8], path: &Path, header_end: u64, size: u64) -> Result<Header> {
+    let Entries(entries) = serde_json::from_slice(json).map_err(|e| bad_header(path, e.to_string()))?;
+    let mut header = Header::default();
+    let mut seen = std::collections::HashSet::new();
+    let mut found = Vec::with_capacity(entries.len());
+    for (name, value) in entries {
+        if !seen.insert(name.clone()) {
+            return Err(WeightError::DuplicateTensor {
+                tensor: name,
+                first: path.to_owned(),
+                second: path.to_owned(),
+            });
+        }
+        if name == "__metadata__" {
+            header.metadata = match value {
+                serde_json::Value::Null => BTreeMap::new(),
+                value => BTreeMap::deserialize(value)
+                    .map_err(|e| bad_header(path, format!("__metadata__: {e}")))?,
+            };
+            continue;
+        }
+        let entry = Entry::deserialize(&value).map_err(|e| entry_error(path, &name, &value, &e))?;
+        found.push((name, entry));
+    }
+    found.sort_by_key(|(_, entry)| entry.data_offsets);
+    header.tensors = place(found, path, header_end, size)?;
+    Ok(header)
+}
+
+/// Why an entry is not a tensor: its type is unknown, or it is malformed.
+fn entry_error(path: &Path, name: &str, value: &serde_json::Value, error: &serde_json::Error) -> WeightError {
+    match value.get("dtype") {
+        Some(dtype) if Dtype::deserialize(dtype).is_err() => {
+            unsupported(path, name, dtype.as_str().map_or_else(|| dtype.to_string(), str::to_owned))
+        }
+        _ => bad_header(path, format!("tensor '{name}': {error}")),
+    }
+}
+
+fn unsupported(path: &Path, name: &str, dtype: String) -> WeightError {
+    WeightError::UnsupportedType {
+        path: path.to_owned(),
+        tensor: name.to_owned(),
+        dtype,
+        supported: SUPPORTED,
+    }
+}
+
+/// Checks that the tensors, sorted by offset, fill the file without gap or overlap.
+fn place(found: Vec<(String, Entry)>, path: &Path, header_end: u64, size: u64) -> Result<Vec<HeaderTensor>> {
+    let mut tensors = Vec::with_capacity(found.len());
+    let mut at = 0u64;
+    for (name, entry) in found {
+        let (begin, end) = (entry.data_offsets.0 as u64, entry.data_offsets.1 as u64);
+        let offsets = |reason: String| WeightError::Offsets {
+            path: path.to_owned(),
+            tensor: name.clone(),
+            begin,
+            end,
+            reason,
+        };
+        if end < begin {
+            return Err(offsets("which run backwards".to_owned()));
+        }
+        if begin < at {
+            return Err(offsets(format!("which overlap the tensor before, that ends at {at}")));
+        }
+        if begin > at {
+            return Err(offsets(format!("which leave a gap: the tensor before ends at {at}")));
+        }
+        let encoding =
+            encoding(entry.dtype).ok_or_else(|| unsupported(path, &name, format!("{:?}", entry.dtype)))?;
+        let size = encoding.code_bits() as u64 / 8;
+        let expected = count_elements(&entry.shape).and_then(|n| size.checked_mul(n as u64));
+        if expected != Some(end - begin) {
+            return Err(WeightError::TensorSize {
+                path: path.to_owned(),
+                tensor: name,
+                shape: entry.shape,
+                dtype: format!("{:?}", entry.dtype),
+                expected,
+                found: end - begin,
+            });
+        }
+        if header_end.checked_add(end).is_none() {
+            return Err(offsets("which are beyond any file".to_owned()));
+        }
+        at = end;
+        tensors.push(HeaderTensor {
+            name,
+            encoding,
+            shape: entry.shape,
+            offset: header_end + begin,
+            len: end - begin,
+        });
+    }
+    let expected = header_end + at;
+    if expected > size {
+        let cut = tensors.iter().find(|t| t.offset + t.len > size);
+        return Err(WeightError::Truncated {
+            path: path.to_owned(),
+            part: cut.map_or("the data".to_owned(), |t| format!("the data, from tensor '{}' on,", t.name)),
+            header_end,
+            expected,
+            size,
+        });
+    }
+    if expected < size {
+        return Err(WeightError::TrailingBytes { path: path.to_owned(), expected, size });
+    }
+    Ok(tensors)
+}
+
+fn encoding(dtype: Dtype) -> Option<Encoding> {
+    Some(match dtype {
+        Dtype::F32 => Encoding::Dense(DType::F32),
+        Dtype::F16 => Encoding::Dense(DType::F16),
+        Dtype::BF16 => Encoding::Dense(DType::BF16),
+        Dtype::I32 => Encoding::Dense(DType::I32),
+        Dtype::U32 => Encoding::Dense(DType::U32),
+        Dtype::I8 => Encoding::Dense(DType::I8),
+        Dtype::U8 => Encoding::Dense(DType::U8),
+        Dtype::F64 => Encoding::Foreign(Foreign::F64),
+        Dtype::I64 => Encoding::Foreign(Foreign::I64),
+        Dtype::U64 => Encoding::Foreign(Foreign::U64),
+        Dtype::I16 => Encoding::Foreign(Foreign::I16),
+        Dtype::U16 => Encoding::Foreign(Foreign::U16),
+        Dtype::BOOL => Encoding::Foreign(Foreign::Bool),
+        Dtype::F8_E4M3 => Encoding::Foreign(Foreign::F8E4M3),
+        Dtype::F8_E5M2 => Encoding::Foreign(Foreign::F8E5M2),
+        Dtype::F8_E8M0 => Encoding::Foreign(Foreign::F8E8M0),
+        _ => return None,
+    })
+}

@@ -1,0 +1,13 @@
+//! Checkpoints opened and loaded through the public interface, on the CPU device.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod bad_gguf;
+mod bad_safetensors;
+mod expressions;
+mod folders;
+mod hostile_bytes;
+mod loading;
+mod mlx_modules;
+mod oracle_checkpoints;
+mod quant_vectors;
+mod support;
