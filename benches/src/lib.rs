@@ -1,1 +1,194 @@
-//! Benchmarks live in `benches/`.
+//! What the benchmarks measure: a row for every op and variant of the chart, with its bytes and operations.
+//!
+//! The benchmarks themselves are in `benches/`; a bare `cargo bench` runs every row on the devices that are there,
+//! `cargo bench -- matmul/avx2` those whose name has that in it.
+#![forbid(unsafe_code)]
+
+mod cases;
+
+pub use cases::{Bench, benches};
+
+use portolan_device::{Device, cpu::CpuOptions};
+use portolan_kernels::{
+    Cost, KernelError, Launch, OpKind, StepShape, Variant, activation_dtype, chart,
+    conformance::{
+        place::{Placer, weight_specs},
+        run_variant,
+    },
+};
+use portolan_weights::Layout;
+
+/// The devices that are there.
+///
+/// # Errors
+/// When even the CPU cannot be used.
+pub fn devices() -> Result<Vec<Device>, KernelError> {
+    Ok(vec![Device::cpu(&CpuOptions::default())?])
+}
+
+/// One line of the results: a variant at one use.
+pub struct Row<'a> {
+    /// `cpu/matmul/avx2-int8/affine4-g32-f16 rows=1 2048x2048 rows8`.
+    pub name: String,
+    device: &'a Device,
+    variant: &'static Variant,
+    bench: &'a Bench,
+    layout: Layout,
+}
+
+/// Every variant of a device's slots at every use that it takes.
+pub fn rows<'a>(device: &'a Device, benches: &'a [Bench]) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for op in OpKind::ALL {
+        for variant in chart::slot(op, device.caps().kind()) {
+            for bench in benches.iter().filter(|b| b.case.op.kind() == op) {
+                rows.extend(row(device, variant, bench));
+            }
+        }
+    }
+    rows
+}
+
+/// A variant at one use, in the best layout that it takes; none where it takes none.
+fn row<'a>(device: &'a Device, variant: &'static Variant, bench: &'a Bench) -> Option<Row<'a>> {
+    let case = &bench.case;
+    // A plain kernel's speed at many rows says nothing that it does not say at few.
+    let most = if variant.name.starts_with("plain") { variant.rows.1.min(16) } else { variant.rows.1 };
+    if case.rows() < variant.rows.0 || case.rows() > most {
+        return None;
+    }
+    let mut layouts = vec![Layout::Planes];
+    if let Some(w) = case.weights.iter().find(|w| w.is_matrix()) {
+        layouts = chart::layouts(w.encoding, &w.shape, device.caps());
+    }
+    let layout = layouts.into_iter().find(|&layout| {
+        let weights = weight_specs(case, layout);
+        (variant.takes)(&case.spec(&weights), device.caps()).is_ok()
+    })?;
+    let packed = match layout {
+        Layout::Packed(name) => format!(" {name}"),
+        _ => String::new(),
+    };
+    let name = format!("{}/{}/{}/{}{packed}", device.id(), case.op.kind(), variant.name, case.name);
+    Some(Row { name, device, variant, bench, layout })
+}
+
+/// A row in memory, ready to run.
+pub struct Ready<'a> {
+    launches: Vec<Launch>,
+    next: usize,
+    shape: StepShape,
+    device: &'a Device,
+    variant: &'static Variant,
+}
+
+impl<'a> Row<'a> {
+    /// What one run must move and compute.
+    pub fn cost(&self) -> Cost {
+        self.bench.case.cost(activation_dtype(self.device.caps().kind()), self.bench.context)
+    }
+
+    /// Places the row's case, its weights and cache as often as it takes to fill the last cache twice, so that each
+    /// run finds them in memory.
+    ///
+    /// # Errors
+    /// When memory runs out.
+    pub fn ready(&self) -> Result<Ready<'a>, KernelError> {
+        let placer = Placer::new(self.device)?;
+        let placed = placer.place(&self.bench.filled(), self.layout)?;
+        let mut launches = vec![placed.launch];
+        if self.bench.reads_memory() {
+            let bytes = memory_of(&launches[0]).max(1);
+            for _ in 0..2 * last_cache() / bytes {
+                let copy = placer.copy(&launches[0])?;
+                launches.push(copy);
+            }
+        }
+        let (device, variant, shape) = (self.device, self.variant, self.bench.case.shape);
+        Ok(Ready { launches, next: 0, shape, device, variant })
+    }
+}
+
+/// Bytes of weights and cache: what a copy takes.
+fn memory_of(launch: &Launch) -> usize {
+    let planes = launch.weights.iter().flat_map(|w| &w.planes);
+    let cache = launch.cache.iter().flat_map(|c| [&c.k, &c.v]);
+    planes.chain(cache).map(|slice| slice.len()).sum()
+}
+
+impl Ready<'_> {
+    /// Runs the next copy.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn run(&mut self) -> Result<(), KernelError> {
+        let launch = &self.launches[self.next];
+        self.next = (self.next + 1) % self.launches.len();
+        let team = self.device.team().map(AsRef::as_ref);
+        run_variant(self.variant, launch, self.shape, self.device, team)
+    }
+}
+
+/// Bytes of the processor's last cache, as Linux tells; 32 MiB where it does not.
+pub fn last_cache() -> usize {
+    let size = |index: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let text = std::fs::read_to_string(path).ok()?;
+        parse_size(text.trim())
+    };
+    (0..8).filter_map(size).max().unwrap_or(32 << 20)
+}
+
+/// `32768K`, `32M`.
+fn parse_size(text: &str) -> Option<usize> {
+    let (number, unit) = match text.strip_suffix('K') {
+        Some(number) => (number, 1 << 10),
+        None => (text.strip_suffix('M')?, 1 << 20),
+    };
+    number.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, expected) in [("32768K", Some(32 << 20)), ("32M", Some(32 << 20)), ("", None), ("K", None)]
+        {
+            assert_eq!(parse_size(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_variant_has_a_row() {
+        let benches = benches();
+        for device in devices().unwrap() {
+            let rows = rows(&device, &benches);
+            for op in OpKind::ALL {
+                for variant in chart::slot(op, device.caps().kind()) {
+                    let start = format!("{}/{op}/{}/", device.id(), variant.name);
+                    assert!(rows.iter().any(|r| r.name.starts_with(&start)), "{start}");
+                }
+            }
+            let mut names: Vec<_> = rows.iter().map(|r| &r.name).collect();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), rows.len(), "names differ");
+        }
+    }
+
+    #[test]
+    fn a_row_runs_over_more_than_twice_the_last_cache() {
+        let benches = benches();
+        let device = &devices().unwrap()[0];
+        let rows = rows(device, &benches);
+        let row = rows.iter().find(|r| r.name.contains("/attention/plain")).unwrap();
+        let mut ready = row.ready().unwrap();
+        let total: usize = ready.launches.iter().map(memory_of).sum();
+        assert!(total > 2 * last_cache() && total <= 2 * last_cache() + memory_of(&ready.launches[0]));
+        for _ in 0..3 {
+            ready.run().unwrap();
+        }
+    }
+}

@@ -1,2 +1,50 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask`: the checks and generators of the Portolan tree.
+#![forbid(unsafe_code)]
+// A program for a terminal: printing is its work.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod commands;
+mod docpaths;
+mod gendocs;
+mod layers;
+mod outcome;
+mod records;
+mod rust_source;
+mod test_run;
+mod tree;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Checks and generators of the Portolan tree.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every gate that a change must pass, and print a table of them.
+    Verify(verify::Args),
+    /// Write the generated documents: docs/environment.md and docs/ports.md.
+    Gendocs,
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Task::Verify(args) => verify::run(&tree::root(), &args),
+        Task::Gendocs => gendocs::write(&tree::root()).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,2 +1,37 @@
-//! placeholder
-fn main() {}
+//! The program `portolan`: flags in, text out. No logic of its own; everything it does is a call into the `portolan`
+//! library.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this crate is for")]
+
+mod args;
+mod commands;
+mod output;
+mod progress;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    output::start_log(args.verbose);
+    let result = match args.command {
+        Command::Run(args) => commands::run::run(args),
+        Command::Generate(args) => commands::generate::run(args),
+        Command::Logits(args) => commands::logits::run(args),
+        Command::Pull(args) => commands::pull::run(args),
+        Command::Inspect(args) => commands::inspect::run(args),
+        Command::Ports(args) => commands::ports::run(args),
+        Command::Bench(args) => commands::bench::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has gone (`| head`): that is no failure of ours.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}

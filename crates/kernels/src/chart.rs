@@ -195,13 +195,22 @@ pub fn select_port(
     caps: &DeviceCaps,
     policy: &PortPolicy,
 ) -> Result<&'static Variant, Decline> {
-    let kind = spec.op.kind();
-    let switch = policy.switches.get(&kind).copied();
+    select_among(slot(spec.op.kind(), caps.kind()), spec, caps, policy)
+}
+
+/// [`select_port`] over a slot that need not be the chart's.
+pub fn select_among<'v>(
+    slot: &'v [Variant],
+    spec: &OpSpec<'_>,
+    caps: &DeviceCaps,
+    policy: &PortPolicy,
+) -> Result<&'v Variant, Decline> {
+    let switch = policy.switches.get(&spec.op.kind()).copied();
     if switch == Some(false) {
         return Err(Decline::Closed);
     }
     let mut decline = Decline::NoPort;
-    for variant in slot(kind, caps.kind()) {
+    for variant in slot {
         let answer = if policy.exact && !variant.exact {
             Err(Decline::NotExact)
         } else if policy.deterministic && !variant.batch_invariant {

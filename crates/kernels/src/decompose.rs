@@ -41,8 +41,7 @@ pub fn decompose(graph: &mut Graph, node: &Node) -> Option<Vec<Node>> {
                 return None;
             };
             let rotated = graph.add_value(RowSet::Tokens, graph.value(k).cols, ValueType::Activation);
-            let rope =
-                |heads| Op::Rope { heads, head_dim: k_dim, rot: *rot, style: *style };
+            let rope = |heads| Op::Rope { heads, head_dim: k_dim, rot: *rot, style: *style };
             let rope_q = make(rope(*heads), &[q, table], &[node.outputs[0]]);
             let rope_k = make(rope(kv_heads), &[k, table], &[rotated]);
             let mut append = make(Op::CacheAppend, &[rotated, v], &[]);

@@ -34,6 +34,32 @@ pub enum KernelError {
         /// What it should be.
         expected: usize,
     },
+    /// A part of a launch has another type than its op asks for: a fault in Portolan, as above.
+    #[error("{scope}: {op}: {what} is {found}, expected {expected}")]
+    Type {
+        /// Where in the model.
+        scope: String,
+        /// The op.
+        op: OpKind,
+        /// What does not fit.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// An output lies over memory that the same launch reads or writes: a fault in Portolan, as above.
+    #[error("{scope}: {op}: the memory of output {output} overlaps that of {other}")]
+    Overlap {
+        /// Where in the model.
+        scope: String,
+        /// The op.
+        op: OpKind,
+        /// Which output.
+        output: usize,
+        /// What it lies over.
+        other: &'static str,
+    },
     /// The host cannot see memory that a CPU kernel was given.
     #[error("{scope}: {op}: the CPU cannot see its memory")]
     NotHostMemory {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_device::{DType, Slice};
+use portolan_device::{DType, DeviceKind, Slice};
 use portolan_weights::WeightTensor;
 
 use crate::{CacheKind, Op, RowSet, ValueType};
@@ -24,7 +24,7 @@ pub struct StepBuffers {
     pub page_table: Slice,
     /// `i32 [S]`: the slot of each sequence in a [`CacheKind::State`] cache.
     pub state_slot: Slice,
-    /// `i32 [R]`: rows that want logits.
+    /// `i32 [R]`: rows that want logits. Its length is the most there can be: see [`StepBuffers::max_selected`].
     pub select: Slice,
     /// Entries a sequence in `page_table`.
     pub max_pages: usize,
@@ -32,6 +32,24 @@ pub struct StepBuffers {
     pub max_rows: usize,
     /// Sequences that they hold.
     pub max_seqs: usize,
+}
+
+impl StepBuffers {
+    /// Selected rows that the buffers hold.
+    pub fn max_selected(&self) -> usize {
+        self.select.len() / size_of::<i32>()
+    }
+
+    /// The largest step that fits.
+    pub fn max_shape(&self) -> StepShape {
+        StepShape { rows: self.max_rows, selected: self.max_selected(), seqs: self.max_seqs }
+    }
+
+    /// Whether a step fits: to be asked before its launches run.
+    pub fn holds(&self, shape: StepShape) -> bool {
+        let max = self.max_shape();
+        shape.rows <= max.rows && shape.selected <= max.selected && shape.seqs <= max.seqs
+    }
 }
 
 /// The size of a step. On a GPU the bucket of a captured graph.
@@ -66,6 +84,13 @@ pub struct View {
     pub cols: usize,
     /// Their type.
     pub dtype: ValueType,
+}
+
+/// What [`ValueType::Activation`] is on a device.
+pub const fn activation_dtype(device: DeviceKind) -> DType {
+    match device {
+        DeviceKind::Cpu | DeviceKind::Cuda | DeviceKind::Rocm => DType::F32,
+    }
 }
 
 /// Bytes of a row of `cols` elements. `activation` is what [`ValueType::Activation`] is on the device.

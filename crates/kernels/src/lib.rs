@@ -17,23 +17,31 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod chart;
+mod chart_docs;
+mod chart_log;
+mod check;
 pub mod conformance;
+mod cost;
 pub mod cpu;
 mod decompose;
 mod error;
+pub mod exec;
 mod graph;
 mod launch;
 mod op;
 pub mod rope;
 
 pub use chart::{Decline, OpSpec, PortPolicy, Variant, has_kernel_port, select_port};
+pub use chart_docs::{PortRow, PortVariant, ports_md, ports_table};
+pub use chart_log::{log_choice, port_line};
+pub use cost::{Context, Cost};
 pub use decompose::decompose;
 pub use error::KernelError;
 pub use graph::{
-    CacheDecl, CacheId, CacheKind, Graph, GraphBuilder, Node, RowSet, ValueId, ValueInfo, ValueType, WeightDecl,
-    WeightId,
+    CacheDecl, CacheId, CacheKind, Graph, GraphBuilder, Node, RowSet, ValueId, ValueInfo, ValueType,
+    WeightDecl, WeightId,
 };
-pub use launch::{CacheView, Launch, PAGE_TOKENS, StepBuffers, StepShape, View, row_bytes};
+pub use launch::{CacheView, Launch, PAGE_TOKENS, StepBuffers, StepShape, View, activation_dtype, row_bytes};
 pub use op::{Activation, Op, OpKind, RopeStyle};
 
 /// The result of a call into this crate.

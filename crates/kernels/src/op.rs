@@ -78,7 +78,8 @@ pub enum Op {
     Mul,
     /// The rows that want logits. Input `[T, c]`. Output `[R, c]`.
     SelectRows,
-    /// Rounds each 32 elements of a row to int8 with one f32 scale (`max|x| / 127`), and keeps their exact sum.
+    /// Rounds each 32 elements of a row to int8 with one f32 scale (`max|x| / 127`), and keeps the sum of the rounded
+    /// elements, which the bias of an affine weight multiplies.
     /// Output: a value of type [`crate::ValueType::Q8Rows`].
     QuantizeRows,
     /// The smallest index of a row's largest element. Input `[R, vocab]` f32. Output `[R, 1]` i32.

@@ -10,6 +10,7 @@ use std::{
 mod compare;
 pub mod fixture;
 mod tensors;
+pub mod tiny;
 
 pub use compare::{assert_close, max_abs_diff};
 pub use tensors::Tensors;

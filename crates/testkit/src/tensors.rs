@@ -40,6 +40,12 @@ impl Tensors {
         self.parsed().tensor(name).unwrap_or_else(|e| panic!("{name}: {e}")).shape().to_vec()
     }
 
+    /// Element type of a tensor, as the format names it: `BF16`, `U32`, ...
+    #[track_caller]
+    pub fn dtype(&self, name: &str) -> String {
+        format!("{:?}", self.parsed().tensor(name).unwrap_or_else(|e| panic!("{name}: {e}")).dtype())
+    }
+
     /// Raw bytes of a tensor.
     #[track_caller]
     pub fn bytes(&self, name: &str) -> Vec<u8> {

@@ -183,6 +183,9 @@ fn walk(expr: &Expr, checkpoint: &Checkpoint, sources: &mut Vec<String>) -> Resu
                 ));
             }
             let total: usize = rows.runs.iter().map(|r| r.len).sum();
+            if outer > 0 && !total.is_multiple_of(outer) {
+                return Err(format!("rows of {} elements cannot be taken as rows of 1", rows.natural_k()));
+            }
             let each = total.checked_div(outer).unwrap_or(0);
             rows.runs = slice(&rows.runs, start * each, len * each);
             rows.shape[0] = *len;

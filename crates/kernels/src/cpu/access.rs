@@ -1,23 +1,37 @@
 //! From a launch to the memory that a CPU kernel reads and writes.
 //!
 //! All of the `unsafe` that the plain kernels need stands here. It rests on three facts. The planner placed every
-//! buffer, and [`crate::Launch`] promises that inputs and outputs never overlap. A step runs its launches one
-//! after another, so nothing writes an input while a kernel reads it. And [`Rows::row_mut`] hands a row to
-//! one thread, since a kernel cuts its work by rows.
+//! buffer, and [`crate::Launch::check`] has seen that outputs overlap nothing and that the host sees all of it. A
+//! step runs its launches one after another, so nothing writes an input while a kernel reads it. And
+//! [`Rows::row_mut`] hands a row to one thread, since a kernel cuts its work by rows.
 
-use std::marker::PhantomData;
+use std::{cell::RefCell, marker::PhantomData};
 
+use bytemuck::Pod;
 use portolan_device::Slice;
-use portolan_weights::{Planes, WeightTensor};
+use portolan_weights::{Planes, WeightTensor, decode_row};
 
-/// Reads a slice as plain elements.
+use crate::{StepShape, View};
+
+/// Reads the first `len` elements of a slice.
 ///
 /// # Panics
-/// When the host cannot see the slice, or it is shorter than `len` elements: the launch was not checked.
-pub(crate) fn read<T: bytemuck::AnyBitPattern>(slice: &Slice, len: usize) -> &[T] {
+/// When the host cannot see the slice, or it is shorter than that: the launch was not checked.
+#[expect(clippy::expect_used, reason = "Launch::check has seen that the host sees it")]
+pub(crate) fn read<T: Pod>(slice: &Slice, len: usize) -> &[T] {
     // SAFETY: inputs, weights and step buffers are not written while a launch that reads them runs.
     let bytes = unsafe { slice.host_bytes() }.expect("memory that the host sees");
     bytemuck::cast_slice(&bytes[..len * size_of::<T>()])
+}
+
+/// The f32 rows of a value in this step.
+pub(crate) fn values(view: &View, shape: StepShape) -> &[f32] {
+    read(&view.slice, shape.of(view.rows) * view.cols)
+}
+
+/// The rows of a value that this step writes.
+pub(crate) fn output<T: Pod>(view: &View, shape: StepShape) -> Rows<'_, T> {
+    Rows::new(&view.slice, shape.of(view.rows), view.cols)
 }
 
 /// The planes of a weight.
@@ -29,6 +43,58 @@ pub(crate) fn planes(weight: &WeightTensor) -> Planes<'_> {
     Planes { encoding: weight.encoding, k: weight.shape.last().copied().unwrap_or(1), planes }
 }
 
+/// Runs `f` with the values of a weight of one dimension: a norm's factors, a bias.
+pub(crate) fn with_vector<R>(weight: Option<&WeightTensor>, f: impl FnOnce(&[f32]) -> R) -> R {
+    let Some(weight) = weight else { return f(&[]) };
+    let planes = planes(weight);
+    with_scratch(planes.k, |values| {
+        decode_row(&planes, 0, values);
+        f(values)
+    })
+}
+
+/// Runs `f` with `len` floats of the thread's own memory, of undefined content. It is kept from call to call, so
+/// that a step allocates nothing once its sizes have been met. Calls may nest.
+pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    thread_local! {
+        static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+    }
+    let mut scratch = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    if scratch.len() < len {
+        scratch.resize(len, 0.0);
+    }
+    let result = f(&mut scratch[..len]);
+    FREE.with_borrow_mut(|free| free.push(scratch));
+    result
+}
+
+/// A row of int8 codes in groups of 32.
+#[derive(Clone, Copy)]
+pub(crate) struct Q8Row<'a> {
+    /// Codes, padded to whole groups.
+    pub(crate) codes: &'a [i8],
+    /// One a group.
+    pub(crate) scales: &'a [f32],
+    /// The sum of each group: its scale times the sum of its codes.
+    pub(crate) sums: &'a [f32],
+}
+
+impl<'a> Q8Row<'a> {
+    /// Row `row` of `[_, cols]` rows in `bytes`.
+    pub(crate) fn new(bytes: &'a [u8], row: usize, cols: usize) -> Self {
+        let groups = cols.div_ceil(32);
+        let row = &bytes[row * groups * 40..][..groups * 40];
+        let (codes, floats) = row.split_at(groups * 32);
+        let (scales, sums) = bytemuck::cast_slice(floats).split_at(groups);
+        Q8Row { codes: bytemuck::cast_slice(codes), scales, sums }
+    }
+}
+
+/// The int8 rows of a value in this step, as bytes for [`Q8Row::new`].
+pub(crate) fn q8_values(view: &View, shape: StepShape) -> &[u8] {
+    read(&view.slice, shape.of(view.rows) * view.cols.div_ceil(32) * 40)
+}
+
 /// Memory that several threads write, each its own rows.
 pub(crate) struct Rows<'a, T> {
     ptr: *mut T,
@@ -37,16 +103,17 @@ pub(crate) struct Rows<'a, T> {
     life: PhantomData<&'a mut T>,
 }
 
-// SAFETY: threads reach the memory only through `row_mut`, whose callers never share a row.
+// SAFETY: threads reach the memory only through `row_mut` and `part_mut`, whose callers never share an element.
 unsafe impl<T: Send> Sync for Rows<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Rows<'_, T> {}
 
-impl<'a, T: bytemuck::AnyBitPattern> Rows<'a, T> {
+impl<'a, T: Pod> Rows<'a, T> {
     /// The first `rows * cols` elements of a slice that the running launch writes.
     ///
     /// # Panics
     /// As [`read`].
+    #[expect(clippy::expect_used, reason = "Launch::check has seen that the host sees it")]
     pub(crate) fn new(slice: &'a Slice, rows: usize, cols: usize) -> Self {
         let ptr = slice.host_ptr().expect("memory that the host sees").as_ptr();
         assert!(slice.len() >= rows * cols * size_of::<T>(), "a slice of {} bytes", slice.len());

@@ -1,6 +1,6 @@
 //! GGUF metadata. Keys carry the architecture's name: `llama.block_count`.
 
-use portolan_kernels::Activation;
+use portolan_kernels::{Activation, rope::Yarn};
 use portolan_weights::{Checkpoint, gguf::Metadata};
 
 use super::{MOST_LAYERS, ModelConfig, RopeConfig, RopeScaling};
@@ -100,7 +100,9 @@ pub(super) fn read(checkpoint: &Checkpoint, metadata: &Metadata) -> Result<Model
         attention_bias: checkpoint.contains("blk.0.attn_q.bias"),
         mlp_bias: checkpoint.contains("blk.0.ffn_gate.bias"),
         windows: vec![window; layers],
-        rotated: (1..=layers).map(|n| arch != "smollm3" || !n.is_multiple_of(SMOLLM3_NO_ROPE_INTERVAL)).collect(),
+        rotated: (1..=layers)
+            .map(|n| arch != "smollm3" || !n.is_multiple_of(SMOLLM3_NO_ROPE_INTERVAL))
+            .collect(),
     })
 }
 
@@ -124,16 +126,16 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig> 
         },
         Some("yarn") => {
             let original = keys.usize("rope.scaling.original_context_length")?.unwrap_or(context);
-            RopeScaling::Yarn {
+            RopeScaling::Yarn(Yarn {
                 factor: factor.unwrap_or(1.0),
-                original,
+                original_max: original,
                 beta_fast: keys.f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: keys.f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 attention_factor: keys.f64("rope.scaling.attn_factor")?,
                 mscale: None,
                 mscale_all_dim: None,
                 truncate: true,
-            }
+            })
         }
         Some(other) => {
             return Err(ModelError::UnknownRope {

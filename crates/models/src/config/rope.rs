@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use portolan_kernels::rope::RopeFrequencies;
+use portolan_kernels::rope::{Llama3, RopeFrequencies, Yarn};
 
 use super::{ModelConfig, fields::Fields};
 use crate::{ModelError, Result};
@@ -26,35 +26,9 @@ pub enum RopeScaling {
         factor: f64,
     },
     /// YaRN.
-    Yarn {
-        /// The factor.
-        factor: f64,
-        /// Positions trained on.
-        original: usize,
-        /// Rotations above which a frequency is kept.
-        beta_fast: f64,
-        /// Rotations below which it is divided.
-        beta_slow: f64,
-        /// Factor on cosines and sines, where given.
-        attention_factor: Option<f64>,
-        /// DeepSeek's factors, from which that factor follows.
-        mscale: Option<f64>,
-        /// As above.
-        mscale_all_dim: Option<f64>,
-        /// Whether the bounds of the ramp are rounded to whole dimensions.
-        truncate: bool,
-    },
+    Yarn(Yarn),
     /// Llama 3.1's.
-    Llama3 {
-        /// The factor.
-        factor: f64,
-        /// Wavelengths above `original / low` are divided.
-        low: f64,
-        /// Wavelengths below `original / high` are kept.
-        high: f64,
-        /// Positions trained on.
-        original: usize,
-    },
+    Llama3(Llama3),
     /// A divisor for each frequency, as a GGUF file stores them in `rope_freqs.weight`.
     Divisors(Vec<f32>),
 }
@@ -115,10 +89,11 @@ impl RopeConfig {
                 1.0
             }
             RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor } => factor,
-            RopeScaling::Yarn { factor, .. } => factor,
-            RopeScaling::Llama3 { factor, low, high, .. } => {
-                if low >= high {
-                    return Err(config.bad("rope low_freq_factor", low, "less than high_freq_factor"));
+            RopeScaling::Yarn(ref yarn) => yarn.factor,
+            RopeScaling::Llama3(Llama3 { factor, low_freq_factor: low, high_freq_factor: high, .. }) => {
+                if !(low > 0.0 && low < high) {
+                    let expected = "positive and less than high_freq_factor";
+                    return Err(config.bad("rope low_freq_factor", low, expected));
                 }
                 factor
             }
@@ -126,7 +101,9 @@ impl RopeConfig {
         if !(factor.is_finite() && factor > 0.0) {
             return Err(config.bad("rope scaling factor", factor, "a positive number"));
         }
-        if let RopeScaling::Yarn { original: 0, .. } | RopeScaling::Llama3 { original: 0, .. } = self.scaling {
+        if let RopeScaling::Yarn(Yarn { original_max: 0, .. })
+        | RopeScaling::Llama3(Llama3 { original_max: 0, .. }) = self.scaling
+        {
             return Err(config.bad("original_max_position_embeddings", 0, "at least 1"));
         }
         Ok(())
@@ -134,14 +111,18 @@ impl RopeConfig {
 
     /// The frequencies.
     pub fn frequencies(&self) -> Arc<RopeFrequencies> {
-        let plain = RopeFrequencies::plain(self.theta, self.rot);
-        Arc::new(match &self.scaling {
-            RopeScaling::None => plain,
-            RopeScaling::Divisors(divisors) => RopeFrequencies {
-                inv_freq: plain.inv_freq.iter().zip(divisors).map(|(f, d)| f / d).collect(),
-                ..plain
-            },
-            _ => plain,
+        let RopeConfig { theta, rot, context, .. } = *self;
+        Arc::new(match self.scaling {
+            RopeScaling::None => RopeFrequencies::plain(theta, rot),
+            RopeScaling::Linear { factor } => RopeFrequencies::linear(theta, rot, factor),
+            RopeScaling::Dynamic { factor } => RopeFrequencies::dynamic(theta, rot, factor, context),
+            RopeScaling::Yarn(ref yarn) => RopeFrequencies::yarn(theta, rot, yarn),
+            RopeScaling::Llama3(ref llama3) => RopeFrequencies::llama3(theta, rot, llama3),
+            RopeScaling::Divisors(ref divisors) => {
+                let mut rope = RopeFrequencies::plain(theta, rot);
+                rope.inv_freq.iter_mut().zip(divisors).for_each(|(f, d)| *f /= d);
+                rope
+            }
         })
     }
 }
@@ -161,27 +142,27 @@ fn scaling(fields: &Fields<'_>, object: &Fields<'_>, context: usize) -> Result<R
         "dynamic" => RopeScaling::Dynamic { factor: object.need_f64("factor")? },
         "yarn" => {
             let original_or_context = original.unwrap_or(context);
-            RopeScaling::Yarn {
+            RopeScaling::Yarn(Yarn {
                 factor: match object.f64("factor")? {
                     Some(factor) => factor,
                     None if original_or_context > 0 => context as f64 / original_or_context as f64,
                     None => return Err(object.missing("factor")),
                 },
-                original: original_or_context,
+                original_max: original_or_context,
                 beta_fast: object.f64("beta_fast")?.unwrap_or(32.0),
                 beta_slow: object.f64("beta_slow")?.unwrap_or(1.0),
                 attention_factor: object.f64("attention_factor")?,
                 mscale: object.f64("mscale")?,
                 mscale_all_dim: object.f64("mscale_all_dim")?,
                 truncate: object.bool("truncate")?.unwrap_or(true),
-            }
+            })
         }
-        "llama3" => RopeScaling::Llama3 {
+        "llama3" => RopeScaling::Llama3(Llama3 {
             factor: object.need_f64("factor")?,
-            low: object.need_f64("low_freq_factor")?,
-            high: object.need_f64("high_freq_factor")?,
-            original: original.ok_or_else(|| object.missing("original_max_position_embeddings"))?,
-        },
+            low_freq_factor: object.need_f64("low_freq_factor")?,
+            high_freq_factor: object.need_f64("high_freq_factor")?,
+            original_max: original.ok_or_else(|| object.missing("original_max_position_embeddings"))?,
+        }),
         other => {
             return Err(ModelError::UnknownRope { path: fields.path.to_owned(), kind: other.to_owned() });
         }

@@ -232,9 +232,5 @@ fn arrived(have: u64, want: Option<u64>) -> String {
 }
 
 fn list(items: &[String]) -> String {
-    if items.is_empty() {
-        "(none)".to_owned()
-    } else {
-        items.join(", ")
-    }
+    if items.is_empty() { "(none)".to_owned() } else { items.join(", ") }
 }

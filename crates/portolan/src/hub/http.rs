@@ -35,10 +35,7 @@ impl From<HubError> for Failure {
 
 impl Failure {
     pub(super) fn again(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self::Again {
-            cause: cause.into(),
-            pause: None,
-        }
+        Self::Again { cause: cause.into(), pause: None }
     }
 }
 
@@ -67,11 +64,7 @@ impl Client {
             .user_agent(concat!("portolan/", env!("CARGO_PKG_VERSION")))
             // A redirect to a content network must not carry the token along.
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .proxy(if opts.env_proxy {
-                Proxy::try_from_env()
-            } else {
-                None
-            })
+            .proxy(if opts.env_proxy { Proxy::try_from_env() } else { None })
             .timeout_resolve(stall)
             .timeout_connect(stall)
             .timeout_recv_response(stall)
@@ -112,11 +105,7 @@ impl Client {
                     pause: pause.map(Duration::from_secs),
                 })
             }
-            status => Err(HubError::Status {
-                url: url.to_owned(),
-                status,
-            }
-            .into()),
+            status => Err(HubError::Status { url: url.to_owned(), status }.into()),
         }
     }
 
@@ -156,12 +145,7 @@ impl Client {
             }
             let text = cause.to_string();
             tracing::debug!(url, failures, cause = text, "attempt failed");
-            progress(Progress::Retrying {
-                what: url,
-                failures,
-                attempts: self.retry.attempts,
-                cause: &text,
-            });
+            progress(Progress::Retrying { what: url, failures, attempts: self.retry.attempts, cause: &text });
             let doubled = self.retry.first_pause.saturating_mul(1 << (failures - 1).min(10));
             thread::sleep(asked.unwrap_or(doubled).min(LONGEST_PAUSE));
         }
@@ -175,10 +159,7 @@ fn transport(url: &str, error: ureq::Error) -> Failure {
         E::Io(_) | E::Timeout(_) | E::HostNotFound | E::ConnectionFailed | E::Protocol(_) => {
             Failure::again(error)
         }
-        error => Failure::Final(HubError::Unreachable {
-            url: url.to_owned(),
-            source: error.into(),
-        }),
+        error => Failure::Final(HubError::Unreachable { url: url.to_owned(), source: error.into() }),
     }
 }
 

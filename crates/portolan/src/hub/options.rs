@@ -57,10 +57,7 @@ impl HubOptions {
             .or_else(|| cache.map(|cache| cache.join("portolan/models")))
             .or_else(|| folder("HOME").map(|home| home.join(".cache/portolan/models")))
             .ok_or(HubError::NoCacheFolder)?;
-        let mut options = Self {
-            env_proxy: true,
-            ..Self::new(models_dir)
-        };
+        let mut options = Self { env_proxy: true, ..Self::new(models_dir) };
         if let Some(endpoint) = text("HF_ENDPOINT") {
             options.endpoint = endpoint.trim_end_matches('/').to_owned();
         }
@@ -95,11 +92,7 @@ pub struct Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self {
-            attempts: 5,
-            first_pause: Duration::from_millis(500),
-            stall: Duration::from_secs(60),
-        }
+        Self { attempts: 5, first_pause: Duration::from_millis(500), stall: Duration::from_secs(60) }
     }
 }
 

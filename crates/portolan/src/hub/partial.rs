@@ -39,12 +39,8 @@ impl Partial {
             let path = path.clone();
             move |source| io_error(op, &path, None, source)
         };
-        let mut file = File::options()
-            .create(true)
-            .read(true)
-            .append(true)
-            .open(&path)
-            .map_err(err("open"))?;
+        let mut file =
+            File::options().create(true).read(true).append(true).open(&path).map_err(err("open"))?;
         let len = file.metadata().map_err(err("read"))?.len();
         let mut hasher = Sha256::new();
         let mut left = len;
@@ -59,13 +55,7 @@ impl Partial {
             hasher.update(&buffer[..n]);
             left -= n as u64;
         }
-        let mut partial = Self {
-            path,
-            file,
-            hasher,
-            len: len - left,
-            expected,
-        };
+        let mut partial = Self { path, file, hasher, len: len - left, expected };
         if partial.expected.size.is_some_and(|size| partial.len > size) {
             partial.restart()?;
         }
@@ -90,9 +80,7 @@ impl Partial {
     /// Throws away what is there.
     pub(super) fn restart(&mut self) -> Result<(), HubError> {
         if self.len > 0 {
-            self.file
-                .set_len(0)
-                .map_err(|source| io_error("truncate", &self.path, None, source))?;
+            self.file.set_len(0).map_err(|source| io_error("truncate", &self.path, None, source))?;
         }
         self.len = 0;
         self.hasher = Sha256::new();
@@ -102,9 +90,7 @@ impl Partial {
     /// Appends.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         let needed = self.expected.size.map(|size| size.saturating_sub(self.len));
-        self.file
-            .write_all(bytes)
-            .map_err(|source| io_error("write", &self.path, needed, source))?;
+        self.file.write_all(bytes).map_err(|source| io_error("write", &self.path, needed, source))?;
         self.hasher.update(bytes);
         self.len += bytes.len() as u64;
         Ok(())
@@ -114,18 +100,12 @@ impl Partial {
     pub(super) fn verify(&self, name: &str) -> Result<(), HubError> {
         let got = hex(&self.hasher.clone().finalize());
         let error = match &self.expected {
-            Expected { size: Some(want), .. } if *want != self.len => HubError::SizeMismatch {
-                file: name.to_owned(),
-                want: *want,
-                got: self.len,
-            },
-            Expected {
-                sha256: Some(want), ..
-            } if !want.eq_ignore_ascii_case(&got) => HubError::HashMismatch {
-                file: name.to_owned(),
-                want: want.clone(),
-                got,
-            },
+            Expected { size: Some(want), .. } if *want != self.len => {
+                HubError::SizeMismatch { file: name.to_owned(), want: *want, got: self.len }
+            }
+            Expected { sha256: Some(want), .. } if !want.eq_ignore_ascii_case(&got) => {
+                HubError::HashMismatch { file: name.to_owned(), want: want.clone(), got }
+            }
             _ => return Ok(()),
         };
         // If it cannot be removed, its wrong contents are found again next time.
@@ -135,9 +115,7 @@ impl Partial {
 
     /// Puts the file on the disk and under its final name.
     pub(super) fn publish(self, to: &Path) -> Result<(), HubError> {
-        self.file
-            .sync_all()
-            .map_err(|source| io_error("flush", &self.path, None, source))?;
+        self.file.sync_all().map_err(|source| io_error("flush", &self.path, None, source))?;
         publish(&self.path, to)
     }
 }

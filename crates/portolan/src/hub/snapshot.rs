@@ -34,17 +34,10 @@ impl Place {
         let repo = models_dir.join("hub").join(&name.owner).join(&name.name);
         let revision = name.revision.replace('/', "%2F");
         // '@' and a leading dot never stand in a revision, so these cannot clash with one.
-        let key = if name.file.is_some() {
-            format!("gguf@{revision}")
-        } else {
-            revision
-        };
+        let key = if name.file.is_some() { format!("gguf@{revision}") } else { revision };
         let folder = repo.join(&key);
         Self {
-            path: name
-                .file
-                .as_ref()
-                .map_or_else(|| folder.clone(), |file| folder.join(file)),
+            path: name.file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)),
             staging: repo.join(format!(".{key}.partial")),
             lock: repo.join(format!(".{key}.lock")),
             single: name.file.is_some(),
@@ -54,11 +47,7 @@ impl Place {
 
     /// The final path, if it is there. Nothing incomplete ever stands there.
     pub(super) fn cached(&self) -> Option<PathBuf> {
-        let there = if self.single {
-            self.path.is_file()
-        } else {
-            self.path.is_dir()
-        };
+        let there = if self.single { self.path.is_file() } else { self.path.is_dir() };
         there.then(|| self.path.clone())
     }
 }
@@ -83,22 +72,13 @@ pub(super) fn fetch(
     let listing = Listing::fetch(&client, &opts.endpoint, name, progress)?;
     let files = listing.choose(name)?;
     prepare(&place, name, listing.commit.as_deref())?;
-    let download = Download {
-        client,
-        name,
-        place: &place,
-        endpoint: &opts.endpoint,
-        commit: listing.commit,
-    };
+    let download = Download { client, name, place: &place, endpoint: &opts.endpoint, commit: listing.commit };
     download.all(&files, progress)?;
     if place.single {
         if let Some(folder) = place.path.parent() {
             make_folder(folder)?;
         }
-        publish(
-            &place.staging.join(name.file.as_deref().unwrap_or_default()),
-            &place.path,
-        )?;
+        publish(&place.staging.join(name.file.as_deref().unwrap_or_default()), &place.path)?;
         // What is left there is the record alone.
         let _ = fs::remove_dir_all(&place.staging);
     } else {
@@ -136,10 +116,7 @@ impl Download<'_> {
         let total: Option<u64> = files.iter().map(|file| file.expected.size).sum();
         let here: u64 = files.iter().map(|file| self.here(file)).sum();
         check_room(&self.place.staging, total.unwrap_or(0).saturating_sub(here))?;
-        progress(Progress::Started {
-            what: &self.name.repo(),
-            total,
-        });
+        progress(Progress::Started { what: &self.name.repo(), total });
         let mut done = 0;
         for file in files {
             done += self.one(file, done, progress)?;
@@ -156,9 +133,7 @@ impl Download<'_> {
     /// Bytes of the file that an earlier call left here.
     fn here(&self, file: &Remote) -> u64 {
         let size = |path: &Path| fs::metadata(path).map(|meta| meta.len()).ok();
-        size(&self.place.staging.join(&file.name))
-            .or_else(|| size(&self.part(file)))
-            .unwrap_or(0)
+        size(&self.place.staging.join(&file.name)).or_else(|| size(&self.part(file))).unwrap_or(0)
     }
 
     /// Brings one file under its name in the staging folder; gives its size. `done` bytes came before it.
@@ -170,11 +145,7 @@ impl Download<'_> {
         }
         let revision = self.commit.as_deref().unwrap_or(&self.name.revision);
         let (repo, revision) = (self.name.repo(), encode(revision, false));
-        let url = format!(
-            "{}/{repo}/resolve/{revision}/{}",
-            self.endpoint,
-            encode(&file.name, true)
-        );
+        let url = format!("{}/{repo}/resolve/{revision}/{}", self.endpoint, encode(&file.name, true));
         let mut second = false;
         loop {
             let mut partial = Partial::open(self.part(file), file.expected.clone())?;
@@ -189,10 +160,7 @@ impl Download<'_> {
                     return partial.publish(&path).map(|()| len);
                 }
             }
-            tracing::warn!(
-                url,
-                "what was resumed has a wrong hash: it is fetched again from the start"
-            );
+            tracing::warn!(url, "what was resumed has a wrong hash: it is fetched again from the start");
         }
     }
 
@@ -210,13 +178,9 @@ impl Download<'_> {
         }
         self.client.insist(url, progress, |progress, reached| {
             let offset = partial.len();
-            let outcome = self.attempt(partial, url, &mut |len| {
-                progress(Progress::Bytes { done: done + len })
-            });
-            *reached = Reached {
-                have: partial.len(),
-                want: partial.expected_size(),
-            };
+            let outcome =
+                self.attempt(partial, url, &mut |len| progress(Progress::Bytes { done: done + len }));
+            *reached = Reached { have: partial.len(), want: partial.expected_size() };
             resumed = (resumed || offset > 0) && !matches!(outcome, Ok(Range::Whole));
             outcome.map(drop)
         })?;
@@ -227,10 +191,7 @@ impl Download<'_> {
         let offset = partial.len();
         let mut response = self.client.get(url, offset)?;
         let status = response.status().as_u16();
-        let start = response
-            .headers()
-            .get(header::CONTENT_RANGE)
-            .and_then(|v| range_start(v.to_str().ok()?));
+        let start = response.headers().get(header::CONTENT_RANGE).and_then(|v| range_start(v.to_str().ok()?));
         let range = match status {
             206 if start == Some(offset) => Range::Rest,
             200 => {
@@ -252,10 +213,7 @@ impl Download<'_> {
             if n == 0 {
                 break;
             }
-            if partial
-                .expected_size()
-                .is_some_and(|size| partial.len() + n as u64 > size)
-            {
+            if partial.expected_size().is_some_and(|size| partial.len() + n as u64 > size) {
                 // Too long: `verify` says so and removes it.
                 partial.write(&buffer[..n])?;
                 return Ok(range);
@@ -279,12 +237,5 @@ enum Range {
 
 /// The first byte's place, of `bytes FIRST-LAST/TOTAL`.
 fn range_start(content_range: &str) -> Option<u64> {
-    content_range
-        .trim()
-        .strip_prefix("bytes ")?
-        .split('-')
-        .next()?
-        .trim()
-        .parse()
-        .ok()
+    content_range.trim().strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
 }

@@ -43,9 +43,7 @@ impl Spec {
         if path.exists() {
             return match is_checkpoint_file(spec) {
                 true => Ok(Self::Path(path.to_owned())),
-                false => Err(HubError::UnsupportedFile {
-                    path: path.to_owned(),
-                }),
+                false => Err(HubError::UnsupportedFile { path: path.to_owned() }),
             };
         }
         if spec.eq_ignore_ascii_case("smollm2") || spec.eq_ignore_ascii_case(DEFAULT_MODEL) {
@@ -55,12 +53,8 @@ impl Spec {
             return Ok(Self::Hub(name));
         }
         Err(match looks_like_path(spec) {
-            true => HubError::NotFound {
-                path: path.to_owned(),
-            },
-            false => HubError::BadSpec {
-                spec: spec.to_owned(),
-            },
+            true => HubError::NotFound { path: path.to_owned() },
+            false => HubError::BadSpec { spec: spec.to_owned() },
         })
     }
 }
@@ -107,8 +101,6 @@ pub(super) fn is_safe_relative(name: &str) -> bool {
         && !name.contains(['\\', ':', '\0'])
         && !name.contains("//")
         && !name.ends_with('/')
-        && Path::new(name)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)))
+        && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
         && !name.split('/').any(|part| part == ".")
 }

@@ -14,16 +14,10 @@ use super::{HubError, Progress};
 /// Gives an I/O error its place, and a full disk its numbers.
 pub(super) fn io_error(op: &'static str, path: &Path, needed: Option<u64>, source: io::Error) -> HubError {
     match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => HubError::NoSpace {
-            path: path.to_owned(),
-            needed,
-            free: free_bytes(path),
-        },
-        _ => HubError::Io {
-            op,
-            path: path.to_owned(),
-            source,
-        },
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            HubError::NoSpace { path: path.to_owned(), needed, free: free_bytes(path) }
+        }
+        _ => HubError::Io { op, path: path.to_owned(), source },
     }
 }
 
@@ -42,11 +36,9 @@ pub(super) fn free_bytes(path: &Path) -> Option<u64> {
 /// Refuses before the first byte what cannot fit.
 pub(super) fn check_room(folder: &Path, needed: u64) -> Result<(), HubError> {
     match free_bytes(folder) {
-        Some(free) if free < needed => Err(HubError::NoSpace {
-            path: folder.to_owned(),
-            needed: Some(needed),
-            free: Some(free),
-        }),
+        Some(free) if free < needed => {
+            Err(HubError::NoSpace { path: folder.to_owned(), needed: Some(needed), free: Some(free) })
+        }
         _ => Ok(()),
     }
 }
@@ -67,11 +59,7 @@ pub(super) fn sweep(folder: &Path, prefix: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix) {
             let path = entry.path();
-            let gone = if path.is_dir() {
-                fs::remove_dir_all(&path)
-            } else {
-                fs::remove_file(&path)
-            };
+            let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             if let Err(error) = gone {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a leftover");
             }
@@ -97,10 +85,7 @@ impl Lock {
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    return Ok(Self {
-                        _file: file,
-                        held: true,
-                    });
+                    return Ok(Self { _file: file, held: true });
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => {
@@ -112,10 +97,7 @@ impl Lock {
                 }
                 Err(error) => {
                     tracing::warn!(lock = %path.display(), %error, "this file system has no locks");
-                    return Ok(Self {
-                        _file: file,
-                        held: false,
-                    });
+                    return Ok(Self { _file: file, held: false });
                 }
             }
         }

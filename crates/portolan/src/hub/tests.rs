@@ -15,9 +15,7 @@ use super::{HubError, HubOptions, Progress};
 /// Every entry of a folder, hidden ones too, sorted; empty if there is no folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -42,45 +40,23 @@ fn quiet() -> impl FnMut(Progress<'_>) {
 #[track_caller]
 fn check_hub(spec: &str, owner: &str, name: &str, revision: &str, file: Option<&str>) {
     let [owner, name, revision] = [owner, name, revision].map(str::to_owned);
-    let want = HubName {
-        owner,
-        name,
-        revision,
-        file: file.map(str::to_owned),
-    };
+    let want = HubName { owner, name, revision, file: file.map(str::to_owned) };
     assert_eq!(Spec::parse(spec).unwrap(), Spec::Hub(want));
 }
 
 #[test]
 fn hub_names_are_understood() {
-    check_hub(
-        "mlx-community/Qwen3-0.6B-4bit",
-        "mlx-community",
-        "Qwen3-0.6B-4bit",
-        "main",
-        None,
-    );
+    check_hub("mlx-community/Qwen3-0.6B-4bit", "mlx-community", "Qwen3-0.6B-4bit", "main", None);
     check_hub("o/n@v1.0", "o", "n", "v1.0", None);
     check_hub("o/n@refs/pr/7", "o", "n", "refs/pr/7", None);
     check_hub("o/n:a.gguf", "o", "n", "main", Some("a.gguf"));
-    check_hub(
-        "o/n@dev:Q4/a-Q4_K_M.GGUF",
-        "o",
-        "n",
-        "dev",
-        Some("Q4/a-Q4_K_M.GGUF"),
-    );
+    check_hub("o/n@dev:Q4/a-Q4_K_M.GGUF", "o", "n", "dev", Some("Q4/a-Q4_K_M.GGUF"));
     check_hub("Org/Model-GGUF", "Org", "Model-GGUF", "main", None);
 }
 
 #[test]
 fn the_default_model_is_known_by_its_names() {
-    for spec in [
-        "smollm2",
-        "SmolLM2",
-        "SmolLM2-135M-Instruct",
-        "smollm2-135m-instruct",
-    ] {
+    for spec in ["smollm2", "SmolLM2", "SmolLM2-135M-Instruct", "smollm2-135m-instruct"] {
         assert_eq!(Spec::parse(spec).unwrap(), Spec::Default, "{spec}");
     }
 }
@@ -94,10 +70,7 @@ fn check_refused(spec: &str, want: &str) {
         _ => "other",
     };
     assert_eq!(kind, want, "{spec:?}: {error}");
-    assert!(
-        error.to_string().contains("owner/name"),
-        "it says what is accepted: {error}"
-    );
+    assert!(error.to_string().contains("owner/name"), "it says what is accepted: {error}");
 }
 
 #[test]
@@ -139,10 +112,7 @@ fn paths_that_exist_are_taken_as_they_are() {
         fs::write(&file, b"x").unwrap();
         assert_eq!(Spec::parse(&text(&file)).unwrap(), Spec::Path(file));
     }
-    assert_eq!(
-        Spec::parse(&text(dir.path())).unwrap(),
-        Spec::Path(dir.path().to_owned())
-    );
+    assert_eq!(Spec::parse(&text(dir.path())).unwrap(), Spec::Path(dir.path().to_owned()));
     let other = dir.path().join("m.bin");
     fs::write(&other, b"x").unwrap();
     assert!(matches!(Spec::parse(&text(&other)), Err(HubError::UnsupportedFile { path }) if path == other));
@@ -153,20 +123,16 @@ fn names_that_lead_out_of_a_folder_are_seen() {
     for name in ["a", "a.b/c", "..a", "a..", "a/.b"] {
         assert!(is_safe_relative(name), "{name}");
     }
-    for name in [
-        "", "..", "../a", "a/../b", "a/..", "/a", "./a", "a/./b", "a//b", "a/", "a\\b", "C:a", "a\0b",
-    ] {
+    for name in
+        ["", "..", "../a", "a/../b", "a/..", "/a", "./a", "a/./b", "a//b", "a/", "a\\b", "C:a", "a\0b"]
+    {
         assert!(!is_safe_relative(name), "{name:?}");
     }
 }
 
 #[track_caller]
 fn check_dir(vars: &[(&str, &str)], want: Option<&str>) {
-    let var = |name: &str| {
-        vars.iter()
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| OsString::from(value))
-    };
+    let var = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
     match (HubOptions::from_vars(var), want) {
         (Ok(options), Some(want)) => assert_eq!(options.models_dir, PathBuf::from(want)),
         (Err(HubError::NoCacheFolder), None) => {}
@@ -179,18 +145,9 @@ fn the_cache_folder_follows_the_environment() {
     let home = ("HOME", "/home/u");
     check_dir(&[home], Some("/home/u/.cache/portolan/models"));
     check_dir(&[home, ("XDG_CACHE_HOME", "/x")], Some("/x/portolan/models"));
-    check_dir(
-        &[home, ("XDG_CACHE_HOME", "relative")],
-        Some("/home/u/.cache/portolan/models"),
-    );
-    check_dir(
-        &[home, ("XDG_CACHE_HOME", "/x"), ("PORTOLAN_MODELS_DIR", "/m")],
-        Some("/m"),
-    );
-    check_dir(
-        &[home, ("PORTOLAN_MODELS_DIR", "")],
-        Some("/home/u/.cache/portolan/models"),
-    );
+    check_dir(&[home, ("XDG_CACHE_HOME", "relative")], Some("/home/u/.cache/portolan/models"));
+    check_dir(&[home, ("XDG_CACHE_HOME", "/x"), ("PORTOLAN_MODELS_DIR", "/m")], Some("/m"));
+    check_dir(&[home, ("PORTOLAN_MODELS_DIR", "")], Some("/home/u/.cache/portolan/models"));
     check_dir(&[], None);
 }
 

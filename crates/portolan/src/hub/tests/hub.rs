@@ -45,10 +45,7 @@ pub(super) fn check_absent(options: &HubOptions) {
 
 #[track_caller]
 pub(super) fn check_whole(path: &Path) {
-    assert!(
-        fs::read(path.join("model.safetensors")).unwrap() == weights(),
-        "the weights differ"
-    );
+    assert!(fs::read(path.join("model.safetensors")).unwrap() == weights(), "the weights differ");
     assert_eq!(fs::read(path.join("config.json")).unwrap(), b"{}");
 }
 
@@ -66,18 +63,10 @@ fn a_checkpoint_is_fetched_whole_and_once() {
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
     ];
-    let others = [
-        "README.md",
-        "onnx/model.onnx",
-        "original/x.safetensors",
-        "consolidated.safetensors",
-        "a.gguf",
-    ];
-    let files: Vec<_> = needed
-        .iter()
-        .chain(&others)
-        .map(|name| (*name, name.as_bytes().repeat(1000)))
-        .collect();
+    let others =
+        ["README.md", "onnx/model.onnx", "original/x.safetensors", "consolidated.safetensors", "a.gguf"];
+    let files: Vec<_> =
+        needed.iter().chain(&others).map(|name| (*name, name.as_bytes().repeat(1000))).collect();
     let total: usize = files[..needed.len()].iter().map(|(_, body)| body.len()).sum();
     let (server, dir) = (Repo::new(&files).serve(), tempfile::tempdir().unwrap());
     let options = options(&server, dir.path());
@@ -109,22 +98,14 @@ fn a_checkpoint_is_fetched_whole_and_once() {
 
 #[test]
 fn files_are_asked_for_by_the_commit_or_else_by_the_revision() {
-    for (commit, want) in [
-        (Some("c0ffee"), "/o/n/resolve/c0ffee/"),
-        (None, "/o/n/resolve/refs%2Fpr%2F1/"),
-    ] {
+    for (commit, want) in [(Some("c0ffee"), "/o/n/resolve/c0ffee/"), (None, "/o/n/resolve/refs%2Fpr%2F1/")] {
         let mut repo = small_repo();
         repo.commit = commit.map(str::to_owned);
         let (server, dir) = (repo.serve(), tempfile::tempdir().unwrap());
         let path = resolve("o/n@refs/pr/1", &options(&server, dir.path()), &mut quiet()).unwrap();
         assert_eq!(path, dir.path().join("hub/o/n/refs%2Fpr%2F1"));
         assert!(server.requests("config.json")[0].path.starts_with(want));
-        assert_eq!(
-            server
-                .requests("/api/models/o/n/revision/refs%2Fpr%2F1?blobs=true")
-                .len(),
-            1
-        );
+        assert_eq!(server.requests("/api/models/o/n/revision/refs%2Fpr%2F1?blobs=true").len(), 1);
     }
 }
 
@@ -135,11 +116,7 @@ fn a_cut_download_goes_on_where_it_broke() {
     let (server, dir) = (repo.serve(), tempfile::tempdir().unwrap());
     let path = resolve("o/n", &options(&server, dir.path()), &mut quiet()).unwrap();
     check_whole(&path);
-    let ranges: Vec<_> = server
-        .requests("model.safetensors")
-        .iter()
-        .map(|request| request.range)
-        .collect();
+    let ranges: Vec<_> = server.requests("model.safetensors").iter().map(|request| request.range).collect();
     assert_eq!(ranges, [None, Some(300_000), Some(300_000), Some(500_000)]);
 }
 
@@ -164,10 +141,7 @@ fn a_cut_that_never_mends_leaves_no_final_file_and_the_next_call_goes_on() {
     let path = resolve("o/n", &options(&server, dir.path()), &mut quiet()).unwrap();
     check_whole(&path);
     assert_eq!(server.requests("model.safetensors")[0].range, Some(300_000));
-    assert!(
-        server.requests("config.json").is_empty(),
-        "what was whole is not fetched again"
-    );
+    assert!(server.requests("config.json").is_empty(), "what was whole is not fetched again");
 }
 
 #[test]
@@ -188,10 +162,7 @@ fn a_server_without_range_that_always_breaks_off_is_given_up() {
     let (server, dir) = (repo.serve(), tempfile::tempdir().unwrap());
     let options = options(&server, dir.path());
     let error = resolve("o/n", &options, &mut quiet()).unwrap_err();
-    assert!(
-        matches!(error, HubError::Interrupted { failures: 3, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, HubError::Interrupted { failures: 3, .. }), "{error}");
     check_absent(&options);
 }
 
@@ -225,14 +196,11 @@ fn server_faults_pass() {
 #[test]
 fn a_wrong_hash_leaves_nothing() {
     let mut repo = small_repo();
-    repo.lies
-        .push(("model.safetensors".to_owned(), "0".repeat(64), BIG));
+    repo.lies.push(("model.safetensors".to_owned(), "0".repeat(64), BIG));
     let (server, dir) = (repo.serve(), tempfile::tempdir().unwrap());
     let options = options(&server, dir.path());
     let error = resolve("o/n", &options, &mut quiet()).unwrap_err();
-    let HubError::HashMismatch { file, want, got } = &error else {
-        panic!("{error}")
-    };
+    let HubError::HashMismatch { file, want, got } = &error else { panic!("{error}") };
     assert_eq!(
         (file.as_str(), want.as_str(), got),
         ("model.safetensors", &*"0".repeat(64), &sha256(&weights()))
@@ -299,4 +267,28 @@ fn two_at_once_fetch_once() {
         }
     });
     assert_eq!(server.requests("model.safetensors").len(), 1);
+}
+
+/// The first answer breaks off; the second, to the request for the rest, is `odd`.
+#[track_caller]
+fn check_odd_rest(odd: impl Fn(Reply) -> Reply + Send + Sync + 'static) {
+    let repo = small_repo();
+    *repo.cuts.lock().unwrap() = vec![300_000];
+    let server = Server::start(move |request| match request.range {
+        Some(_) => odd(repo.reply(request)),
+        None => repo.reply(request),
+    });
+    let dir = tempfile::tempdir().unwrap();
+    check_whole(&resolve("o/n", &options(&server, dir.path()), &mut quiet()).unwrap());
+    let ranges: Vec<_> = server.requests("model.safetensors").iter().map(|request| request.range).collect();
+    assert_eq!(ranges, [None, Some(300_000), None]);
+}
+
+#[test]
+fn a_rest_that_does_not_fit_starts_the_file_again() {
+    let range = |text: &str| vec![format!("Content-Range: {text}")];
+    check_odd_rest(move |reply| Reply { headers: range("bytes 299999-699999/700000"), ..reply });
+    check_odd_rest(move |reply| Reply { headers: range("lines 1-2"), ..reply });
+    check_odd_rest(|reply| Reply { headers: Vec::new(), ..reply });
+    check_odd_rest(|_| Reply::status(416));
 }

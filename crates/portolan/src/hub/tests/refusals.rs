@@ -24,11 +24,7 @@ fn check_status(status: u16, token: Option<&str>, says: &[&str]) {
 #[test]
 fn refusals_say_what_to_do() {
     check_status(401, None, &["o/n", "401", "set HF_TOKEN"]);
-    check_status(
-        403,
-        Some("hf_x"),
-        &["o/n", "403", "token in HF_TOKEN has no access"],
-    );
+    check_status(403, Some("hf_x"), &["o/n", "403", "token in HF_TOKEN has no access"]);
     check_status(404, None, &["o/n", "no such model", "v2", "http://127.0.0.1"]);
     check_status(418, None, &["/api/models/o/n/revision/v2", "418"]);
 }
@@ -42,10 +38,7 @@ fn the_token_goes_to_the_hub_and_not_to_another_host_it_redirects_to() {
     let there = content.url().replace("127.0.0.1", "localhost");
     let repo = small_repo();
     let server = Server::start(move |request| {
-        let to = |place: String| Reply {
-            headers: vec![format!("Location: {place}")],
-            ..Reply::status(307)
-        };
+        let to = |place: String| Reply { headers: vec![format!("Location: {place}")], ..Reply::status(307) };
         match request.path.strip_prefix("/o/n/") {
             Some(file) if file.ends_with("model.safetensors") => to(format!("{there}/o/n/{file}")),
             // A renamed repository.
@@ -58,37 +51,25 @@ fn the_token_goes_to_the_hub_and_not_to_another_host_it_redirects_to() {
     options.token = Some("hf_x".to_owned());
     check_whole(&resolve("o/n", &options, &mut quiet()).unwrap());
     assert!(
-        server
-            .requests("")
-            .iter()
-            .all(|request| request.authorization.as_deref() == Some("Bearer hf_x"))
+        server.requests("").iter().all(|request| request.authorization.as_deref() == Some("Bearer hf_x"))
     );
     assert_eq!(server.requests("/new/n/resolve/c0ffee/config.json").len(), 1);
     let asked = content.requests("");
     assert!(asked.iter().all(|request| request.authorization.is_none()));
-    assert_eq!(
-        asked.iter().map(|request| request.range).collect::<Vec<_>>(),
-        [None, Some(300_000)]
-    );
+    assert_eq!(asked.iter().map(|request| request.range).collect::<Vec<_>>(), [None, Some(300_000)]);
 }
 
 #[test]
 fn a_name_that_leads_outside_is_refused_before_anything_is_fetched() {
-    for name in [
-        "../../evil.safetensors",
-        "/etc/evil.safetensors",
-        "a/../../evil.json",
-        "..\\evil.safetensors",
-    ] {
+    for name in
+        ["../../evil.safetensors", "/etc/evil.safetensors", "a/../../evil.json", "..\\evil.safetensors"]
+    {
         let mut repo = small_repo();
         repo.files.push((name.to_owned(), b"x".to_vec(), true));
         let (server, dir) = (repo.serve(), tempfile::tempdir().unwrap());
         let options = options(&server, dir.path());
         let error = resolve("o/n", &options, &mut quiet()).unwrap_err();
-        assert!(
-            matches!(&error, HubError::UnsafeName { file, .. } if file == name),
-            "{error}"
-        );
+        assert!(matches!(&error, HubError::UnsafeName { file, .. } if file == name), "{error}");
         assert_eq!(server.requests("").len(), 1, "only the listing was asked for");
         check_absent(&options);
     }
@@ -100,10 +81,7 @@ fn check_listing(body: &str, says: &str) {
     let server = Server::start(move |_| Reply::ok(body.clone().into_bytes()));
     let dir = tempfile::tempdir().unwrap();
     let error = resolve("o/n", &options(&server, dir.path()), &mut quiet()).unwrap_err();
-    assert!(
-        matches!(error, HubError::BadListing { .. }) && error.to_string().contains(says),
-        "{error}"
-    );
+    assert!(matches!(error, HubError::BadListing { .. }) && error.to_string().contains(says), "{error}");
 }
 
 #[test]
@@ -111,19 +89,13 @@ fn an_answer_that_is_no_listing_is_named() {
     check_listing("<html>", "expected value");
     check_listing("{}", "siblings");
     check_listing(r#"{"siblings":[{}]}"#, "rfilename");
-    check_listing(
-        r#"{"siblings":[{"rfilename":"a.gguf","lfs":{"sha256":"xyz"}}]}"#,
-        "64 hex digits",
-    );
+    check_listing(r#"{"siblings":[{"rfilename":"a.gguf","lfs":{"sha256":"xyz"}}]}"#, "64 hex digits");
 }
 
 #[test]
 fn one_gguf_is_picked_by_name() {
-    let files = [
-        ("README.md", vec![1]),
-        ("m-Q4_0.gguf", noise(5000, 2)),
-        ("big/m-Q8_0.gguf", noise(9000, 3)),
-    ];
+    let files =
+        [("README.md", vec![1]), ("m-Q4_0.gguf", noise(5000, 2)), ("big/m-Q8_0.gguf", noise(9000, 3))];
     let (server, dir) = (Repo::new(&files).serve(), tempfile::tempdir().unwrap());
     let options = options(&server, dir.path());
 
@@ -133,10 +105,7 @@ fn one_gguf_is_picked_by_name() {
     );
     assert!(error.to_string().contains("o/n:big/m-Q8_0.gguf"), "{error}");
     let error = resolve("o/n:no.gguf", &options, &mut quiet()).unwrap_err();
-    assert!(
-        matches!(&error, HubError::NoSuchFile { available, .. } if available.len() == 2),
-        "{error}"
-    );
+    assert!(matches!(&error, HubError::NoSuchFile { available, .. } if available.len() == 2), "{error}");
 
     for (name, body) in &files[1..] {
         let spec = format!("o/n:{name}");
@@ -146,21 +115,13 @@ fn one_gguf_is_picked_by_name() {
         assert!(fs::read(&path).unwrap() == *body);
         assert_eq!(locate(&spec, &options).unwrap(), Some(path));
     }
-    assert_eq!(
-        names(&dir.path().join("hub/o/n")),
-        [".gguf@main.lock", ".main.lock", "gguf@main"]
-    );
+    assert_eq!(names(&dir.path().join("hub/o/n")), [".gguf@main.lock", ".main.lock", "gguf@main"]);
 }
 
 #[test]
 fn a_repository_with_nothing_to_load_says_what_it_has() {
-    let (server, dir) = (
-        Repo::new(&[("pytorch_model.bin", vec![1])]).serve(),
-        tempfile::tempdir().unwrap(),
-    );
-    let error = resolve("o/n", &options(&server, dir.path()), &mut quiet())
-        .unwrap_err()
-        .to_string();
+    let (server, dir) = (Repo::new(&[("pytorch_model.bin", vec![1])]).serve(), tempfile::tempdir().unwrap());
+    let error = resolve("o/n", &options(&server, dir.path()), &mut quiet()).unwrap_err().to_string();
     assert!(
         error.contains("neither .safetensors nor .gguf") && error.contains("pytorch_model.bin"),
         "{error}"
@@ -186,32 +147,18 @@ fn a_full_disk_is_told_with_its_numbers() {
         matches!(error, HubError::NoSpace { needed: Some(needed), .. } if needed == BIG as u64),
         "{text}"
     );
-    assert!(
-        text.contains("700000 more bytes") && text.contains("PORTOLAN_MODELS_DIR"),
-        "{text}"
-    );
+    assert!(text.contains("700000 more bytes") && text.contains("PORTOLAN_MODELS_DIR"), "{text}");
     check_absent(&options);
 }
 
 #[test]
 fn what_cannot_fit_is_refused_before_a_byte_is_fetched() {
     let mut repo = small_repo();
-    repo.lies
-        .push(("model.safetensors".to_owned(), "0".repeat(64), 1 << 60));
+    repo.lies.push(("model.safetensors".to_owned(), "0".repeat(64), 1 << 60));
     let (server, dir) = (repo.serve(), tempfile::tempdir().unwrap());
     let options = options(&server, dir.path());
     let error = resolve("o/n", &options, &mut quiet()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            HubError::NoSpace {
-                needed: Some(_),
-                free: Some(_),
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, HubError::NoSpace { needed: Some(_), free: Some(_), .. }), "{error}");
     assert_eq!(server.requests("").len(), 1);
     check_absent(&options);
 }

@@ -30,20 +30,11 @@ pub(super) struct Reply {
 
 impl Reply {
     pub(super) fn status(status: u16) -> Self {
-        Self {
-            status,
-            headers: Vec::new(),
-            body: Vec::new(),
-            cut: None,
-            stall: None,
-        }
+        Self { status, headers: Vec::new(), body: Vec::new(), cut: None, stall: None }
     }
 
     pub(super) fn ok(body: Vec<u8>) -> Self {
-        Self {
-            body,
-            ..Self::status(200)
-        }
+        Self { body, ..Self::status(200) }
     }
 }
 
@@ -77,12 +68,7 @@ impl Server {
                 }
             }
         });
-        Self {
-            address,
-            log,
-            stop,
-            thread: Some(thread),
-        }
+        Self { address, log, stop, thread: Some(thread) }
     }
 
     pub(super) fn url(&self) -> String {
@@ -92,10 +78,7 @@ impl Server {
     /// The requests so far for paths that end so.
     pub(super) fn requests(&self, suffix: &str) -> Vec<Request> {
         let log = self.log.lock().unwrap();
-        log.iter()
-            .filter(|request| request.path.ends_with(suffix))
-            .cloned()
-            .collect()
+        log.iter().filter(|request| request.path.ends_with(suffix)).cloned().collect()
     }
 }
 
@@ -113,11 +96,7 @@ fn answer(mut stream: TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) -
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let first = lines.next().unwrap_or(Ok(String::new()))?;
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
-    let mut request = Request {
-        path,
-        range: None,
-        authorization: None,
-    };
+    let mut request = Request { path, range: None, authorization: None };
     for line in lines {
         let line = line?;
         let Some((key, value)) = line.split_once(':') else {
@@ -125,12 +104,7 @@ fn answer(mut stream: TcpStream, log: &Mutex<Vec<Request>>, handler: &Handler) -
         };
         match key.to_ascii_lowercase().as_str() {
             "range" => {
-                request.range = value
-                    .trim()
-                    .trim_start_matches("bytes=")
-                    .trim_end_matches('-')
-                    .parse()
-                    .ok()
+                request.range = value.trim().trim_start_matches("bytes=").trim_end_matches('-').parse().ok()
             }
             "authorization" => request.authorization = Some(value.trim().to_owned()),
             _ => {}
@@ -176,10 +150,7 @@ impl Repo {
     pub(super) fn new(files: &[(&str, Vec<u8>)]) -> Self {
         let lfs = |name: &str| name.ends_with(".safetensors") || name.ends_with(".gguf");
         Self {
-            files: files
-                .iter()
-                .map(|(name, body)| ((*name).to_owned(), body.clone(), lfs(name)))
-                .collect(),
+            files: files.iter().map(|(name, body)| ((*name).to_owned(), body.clone(), lfs(name))).collect(),
             commit: Some("c0ffee".to_owned()),
             ranges: true,
             cuts: Mutex::default(),
@@ -197,11 +168,7 @@ impl Repo {
     pub(super) fn reply(&self, request: &Request) -> Reply {
         let take = |list: &Mutex<Vec<usize>>| {
             let mut list = list.lock().unwrap();
-            if list.is_empty() {
-                None
-            } else {
-                Some(list.remove(0))
-            }
+            if list.is_empty() { None } else { Some(list.remove(0)) }
         };
         let mut statuses = self.statuses.lock().unwrap();
         if !statuses.is_empty() {
@@ -219,11 +186,7 @@ impl Repo {
         let mut reply = Reply::ok(body[start.unwrap_or(0).min(body.len())..].to_vec());
         if let Some(start) = start {
             reply.status = 206;
-            reply.headers.push(format!(
-                "Content-Range: bytes {start}-{}/{}",
-                body.len() - 1,
-                body.len()
-            ));
+            reply.headers.push(format!("Content-Range: bytes {start}-{}/{}", body.len() - 1, body.len()));
         }
         if name == "model.safetensors" {
             let cut = self.always_cut.or_else(|| take(&self.cuts));
@@ -246,8 +209,5 @@ impl Repo {
 }
 
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

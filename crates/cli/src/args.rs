@@ -1,0 +1,270 @@
+//! Flags. Each command's help ends with an example.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use portolan::{CacheType, LoadOptions, SamplingParams, device::DeviceChoice};
+
+/// What a model argument may be.
+const MODEL: &str = "A folder with a checkpoint, a .gguf or .safetensors file, `smollm2`, or a hub name \
+                     (owner/name, owner/name@revision, owner/name:FILE.gguf)";
+
+#[derive(Parser)]
+#[command(
+    name = "portolan",
+    version,
+    about = "Run large language models from the checkpoints you already have"
+)]
+pub(crate) struct Args {
+    /// Log more to stderr: once for information, twice for details
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Chat with a model: one answer, or a conversation when no prompt is given
+    #[command(
+        after_help = "Example:\n  portolan run \"The capital of France is\"\n  portolan run ./Qwen3-0.6B-4bit \
+                            \"Name three rivers\""
+    )]
+    Run(RunArgs),
+    /// Generate text after a prompt
+    #[command(
+        after_help = "Example:\n  portolan generate -m smollm2 -p \"Once upon a time\" -n 64 --temp 0.8 --seed 1"
+    )]
+    Generate(GenerateArgs),
+    /// Write the logits of token ids to a safetensors file; needs no tokenizer
+    #[command(
+        after_help = "Example:\n  portolan logits -m ./model --ids 1,2,3 --greedy 8 --exact -o logits.safetensors"
+    )]
+    Logits(LogitsArgs),
+    /// Fetch a model into the cache and print its path
+    #[command(after_help = "Example:\n  portolan pull mlx-community/Qwen3-0.6B-4bit")]
+    Pull(PullArgs),
+    /// Show what a checkpoint is and what memory it would take; reads no weights
+    #[command(after_help = "Example:\n  portolan inspect smollm2 --context 4096")]
+    Inspect(InspectArgs),
+    /// Print the chart of kernel ports
+    #[command(after_help = "Example:\n  portolan ports --json")]
+    Ports(PortsArgs),
+    /// Measure prefill and decode
+    #[command(after_help = "Example:\n  portolan bench -m smollm2 -p 512 -n 128 -d 0,4096 -r 5 --csv")]
+    Bench(BenchArgs),
+}
+
+/// How a model is loaded.
+#[derive(clap::Args, Clone)]
+pub(crate) struct LoadArgs {
+    /// Where it runs: auto, cpu, cuda, cuda:N, rocm, rocm:N
+    #[arg(long, default_value = "auto", help_heading = "Loading")]
+    device: DeviceChoice,
+    /// Threads of the CPU [default: one a core, or PORTOLAN_THREADS]
+    #[arg(short, long, default_value_t = 0, hide_default_value = true, help_heading = "Loading")]
+    threads: usize,
+    /// Most tokens of a conversation [default: the model's own, up to 8192]
+    #[arg(short, long, help_heading = "Loading")]
+    context: Option<usize>,
+    /// Tokens that the cache holds over all conversations [default: the context]
+    #[arg(long, help_heading = "Loading")]
+    cache_tokens: Option<usize>,
+    /// Type of the cache: f16, bf16, f32
+    #[arg(long, help_heading = "Loading")]
+    cache_type: Option<CacheType>,
+    /// Plain f32 kernels and an f32 cache: slow, and the reference for everything else
+    #[arg(long, help_heading = "Loading")]
+    exact: bool,
+    /// Only kernels whose result for a row does not depend on the rows beside it
+    #[arg(long, help_heading = "Loading")]
+    deterministic: bool,
+}
+
+impl LoadArgs {
+    pub(crate) fn options(&self) -> LoadOptions {
+        let mut options = LoadOptions::default();
+        options.device = self.device;
+        options.threads = self.threads;
+        options.context = self.context;
+        options.cache_tokens = self.cache_tokens;
+        options.cache = self.cache_type;
+        options.exact = self.exact;
+        options.deterministic = self.deterministic;
+        options
+    }
+}
+
+/// How tokens are chosen.
+#[derive(clap::Args, Clone)]
+pub(crate) struct SampleArgs {
+    /// Temperature; 0 takes the likeliest token
+    #[arg(long = "temp", default_value_t = 0.0, help_heading = "Sampling")]
+    pub(crate) temperature: f32,
+    /// Only the K likeliest tokens; 0 for all
+    #[arg(long, default_value_t = 0, help_heading = "Sampling")]
+    top_k: usize,
+    /// Only the likeliest tokens that together reach this probability
+    #[arg(long, default_value_t = 1.0, help_heading = "Sampling")]
+    pub(crate) top_p: f32,
+    /// Only tokens at least this likely relative to the likeliest
+    #[arg(long, default_value_t = 0.0, help_heading = "Sampling")]
+    min_p: f32,
+    /// Penalty on tokens that have occurred; 1 for none
+    #[arg(long, default_value_t = 1.0, help_heading = "Sampling")]
+    repeat_penalty: f32,
+    /// Penalty on a generated token for each time it occurred
+    #[arg(long, default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// Penalty on a token that was generated at all
+    #[arg(long, default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Key of the random numbers: the same seed gives the same text
+    #[arg(long, default_value_t = 0, help_heading = "Sampling")]
+    seed: u64,
+}
+
+impl SampleArgs {
+    pub(crate) fn params(&self) -> SamplingParams {
+        let mut params = SamplingParams::default();
+        params.temperature = self.temperature;
+        params.top_k = self.top_k;
+        params.top_p = self.top_p;
+        params.min_p = self.min_p;
+        params.repeat_penalty = self.repeat_penalty;
+        params.frequency_penalty = self.frequency_penalty;
+        params.presence_penalty = self.presence_penalty;
+        params.seed = self.seed;
+        params
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    /// MODEL and PROMPT, or one of them: what names a model that is there, or looks like a path or a hub name, is the
+    /// model; anything else is the prompt, for the default model
+    #[arg(value_names = ["MODEL", "PROMPT"], num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
+    /// A system message
+    #[arg(short, long)]
+    pub(crate) system: Option<String>,
+    /// Most tokens of an answer
+    #[arg(short = 'n', long, default_value_t = 1024)]
+    pub(crate) max_tokens: usize,
+    /// Print times and rates to stderr
+    #[arg(long)]
+    pub(crate) profile: bool,
+    #[command(flatten)]
+    pub(crate) sample: SampleArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct GenerateArgs {
+    #[arg(short, long, default_value = "smollm2", help = MODEL)]
+    pub(crate) model: String,
+    /// The prompt; `-` reads it from standard input
+    #[arg(short, long)]
+    pub(crate) prompt: String,
+    /// Most tokens [default: until the model ends]
+    #[arg(short = 'n', long)]
+    pub(crate) max_tokens: Option<usize>,
+    /// End at this text, which is not part of the answer; may be given several times
+    #[arg(long)]
+    pub(crate) stop: Vec<String>,
+    /// Continue the prompt as it stands, without the model's chat template
+    #[arg(long)]
+    pub(crate) no_chat_template: bool,
+    /// Go on over the model's end tokens
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Print one JSON object in place of the text
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With --json: report log probabilities of the chosen token and of this many others
+    #[arg(long)]
+    pub(crate) logprobs: Option<usize>,
+    /// Print times and rates to stderr
+    #[arg(long)]
+    pub(crate) profile: bool,
+    #[command(flatten)]
+    pub(crate) sample: SampleArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct LogitsArgs {
+    #[arg(short, long, help = MODEL)]
+    pub(crate) model: String,
+    /// Token ids with commas between them, or a file that holds ids with commas or white space between them
+    #[arg(long)]
+    pub(crate) ids: String,
+    /// Continue greedily for this many tokens
+    #[arg(long, default_value_t = 0)]
+    pub(crate) greedy: usize,
+    /// Compute the ids in chunks of this many
+    #[arg(long, default_value_t = 512)]
+    pub(crate) chunk: usize,
+    /// The safetensors file to write: logits f32 [T, vocab], input_ids, greedy_ids, greedy_logits
+    #[arg(short, long)]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PullArgs {
+    #[arg(help = MODEL)]
+    pub(crate) name: String,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct InspectArgs {
+    #[arg(help = MODEL)]
+    pub(crate) model: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PortsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct BenchArgs {
+    #[arg(short, long, default_value = "smollm2", help = MODEL)]
+    pub(crate) model: String,
+    /// Tokens of the prompt; several with commas between
+    #[arg(short, long, value_delimiter = ',', default_value = "512")]
+    pub(crate) prompt: Vec<usize>,
+    /// Tokens generated; several with commas between
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
+    pub(crate) generate: Vec<usize>,
+    /// Tokens in the cache before either; several with commas between
+    #[arg(short, long, value_delimiter = ',', default_value = "0")]
+    pub(crate) depth: Vec<usize>,
+    /// Measured runs of each row
+    #[arg(short, long, default_value_t = 5)]
+    pub(crate) repetitions: usize,
+    /// Print JSON
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print CSV, a line a run
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// Print each op's share of the time
+    #[arg(long)]
+    pub(crate) by_op: bool,
+    #[command(flatten)]
+    pub(crate) sample: SampleArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}

@@ -1,0 +1,75 @@
+//! `portolan logits`: the logits of token ids, into a file.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use portolan::{Core, Plan, loader, tools};
+
+use crate::{args::LogitsArgs, progress::Bars};
+
+pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
+    let ids = parse_ids(&args.ids)?;
+    if args.chunk == 0 {
+        bail!("--chunk is 0, expected at least 1");
+    }
+    let mut options = args.load.options();
+    // Every row wants logits here, so a step is as large as a chunk.
+    let rows = args.chunk.min(ids.len()).max(1);
+    options.chunk = rows;
+    options.max_logits = rows;
+    options.max_sequences = 1;
+    let mut bars = Bars::new();
+    let path = loader::find(&args.model, &mut bars)?;
+    let device = loader::device(&options)?;
+    let plan = Plan::new(&path, &device, &options)?;
+    let mut core = Core::load(&plan, &mut |done, total| loader::Progress::load(&mut bars, done, total))?;
+    drop(bars);
+    let logits = tools::logits::logits(&mut core, &ids, args.greedy, rows)?;
+    logits.save(&args.output)?;
+    Ok(())
+}
+
+/// `1,2,3`, or a file that holds such a list.
+fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
+    let from_file = Path::new(text).is_file();
+    let list = if from_file {
+        std::fs::read_to_string(text).with_context(|| format!("reading token ids from {text}"))?
+    } else {
+        text.to_owned()
+    };
+    let ids = list
+        .split(|c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']')
+        .filter(|word| !word.is_empty())
+        .map(|word| {
+            let place = if from_file { format!("in {text}") } else { "of --ids".to_owned() };
+            word.parse::<u32>()
+                .with_context(|| format!("'{word}' {place} is no token id, nor a file of them"))
+        })
+        .collect::<anyhow::Result<Vec<u32>>>()?;
+    if ids.is_empty() {
+        bail!("--ids holds no token id");
+    }
+    Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<&[u32]>) {
+        assert_eq!(parse_ids(text).ok().as_deref(), expected, "{text:?}");
+    }
+
+    #[test]
+    fn ids() {
+        check("1,2,3", Some(&[1, 2, 3]));
+        check("1, 2\n3", Some(&[1, 2, 3]));
+        check("[7]", Some(&[7]));
+        check("", None);
+        check("1,x", None);
+        check("-1", None);
+        check("4294967296", None);
+        check("/no/such/file", None);
+    }
+}

@@ -1,0 +1,109 @@
+//! Cases of the ops that meet a cache of pages.
+
+use portolan_device::DType;
+
+use super::{
+    case, made,
+    rows::HEAD_DIMS,
+    steps::{STEPS, cache, step},
+    value,
+};
+use crate::{
+    CacheKind, Op, RopeStyle, ValueType,
+    conformance::{host::Case, rng::Rng},
+};
+
+const CACHE_TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+/// Query heads and kv heads: one to one, three to one, eight to one.
+const HEADS: [(usize, usize); 4] = [(4, 4), (3, 1), (6, 2), (8, 1)];
+
+pub(super) fn cache_append() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for k_dim in HEAD_DIMS {
+        for parts in STEPS.into_iter().chain([&[][..]]) {
+            for dtype in CACHE_TYPES {
+                let v_dim = [k_dim, 24][cases.len() % 2];
+                let kv_heads = [1, 3][cases.len() / 2 % 2];
+                let kind = CacheKind::Paged { kv_heads, k_dim, v_dim, window: None };
+                let name = format!("{dtype} kv_heads={kv_heads} dims={k_dim},{v_dim} {parts:?}");
+                let mut rng = Rng::named(&name);
+                let (step, shape, pages) = step(&mut rng, parts, None);
+                let k = value(&mut rng, shape.rows, kv_heads * k_dim, ValueType::Activation);
+                let v = value(&mut rng, shape.rows, kv_heads * v_dim, ValueType::Activation);
+                let mut case = case(name, Op::CacheAppend, shape.rows, vec![k, v], Vec::new());
+                case.cache = Some(cache(&mut rng, kind, dtype, (&step, pages), parts, false));
+                (case.step, case.shape) = (step, shape);
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
+pub(super) fn attention() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let windows = [None, Some(1), Some(8), Some(33), Some(100)];
+    for k_dim in HEAD_DIMS {
+        for (heads, kv_heads) in HEADS {
+            for parts in STEPS.into_iter().chain([&[][..]]) {
+                for window in windows {
+                    let dtype = CACHE_TYPES[cases.len() % 3];
+                    let v_dim = [k_dim, k_dim, k_dim, 24][cases.len() % 4];
+                    let kind = CacheKind::Paged { kv_heads, k_dim, v_dim, window };
+                    let name =
+                        format!("{dtype} heads={heads}/{kv_heads} dims={k_dim},{v_dim} {window:?} {parts:?}");
+                    let mut rng = Rng::named(&name);
+                    let (step, shape, pages) = step(&mut rng, parts, window);
+                    let mut q = value(&mut rng, shape.rows, heads * k_dim, ValueType::Activation);
+                    // Scores of a few units, so that the softmax is neither flat nor one position.
+                    q.numbers.iter_mut().for_each(|q| *q *= 6.0);
+                    let scale = 1.0 / (k_dim as f32).sqrt();
+                    let op = Op::Attention { heads, scale, window };
+                    let outputs = vec![made(heads * v_dim, ValueType::Activation)];
+                    let mut case = case(name, op, shape.rows, vec![q], outputs);
+                    case.cache = Some(cache(&mut rng, kind, dtype, (&step, pages), parts, true));
+                    (case.step, case.shape, case.magnitude) = (step, shape, 0.25);
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    cases
+}
+
+pub(super) fn rope_append() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for k_dim in HEAD_DIMS {
+        for (heads, kv_heads) in HEADS {
+            for parts in STEPS.into_iter().chain([&[][..]]) {
+                let index = cases.len();
+                let (dtype, v_dim) = (CACHE_TYPES[index % 3], [k_dim, k_dim, 24][index / 3 % 3]);
+                let (rot, style) = match index % 4 {
+                    0 | 1 => (k_dim, RopeStyle::Halves),
+                    2 => (k_dim / 2, RopeStyle::Halves),
+                    _ => (k_dim, RopeStyle::Interleaved),
+                };
+                let kind = CacheKind::Paged { kv_heads, k_dim, v_dim, window: None };
+                let name = format!(
+                    "{dtype} heads={heads}/{kv_heads} dims={k_dim},{v_dim} rot={rot} {style:?} {parts:?}"
+                );
+                let mut rng = Rng::named(&name);
+                let (step, shape, pages) = step(&mut rng, parts, None);
+                let mut input = |cols, dtype| value(&mut rng, shape.rows, cols, dtype);
+                let inputs = vec![
+                    input(heads * k_dim, ValueType::Activation),
+                    input(kv_heads * k_dim, ValueType::Activation),
+                    input(kv_heads * v_dim, ValueType::Activation),
+                    input(rot, ValueType::F32),
+                ];
+                let outputs = vec![made(heads * k_dim, ValueType::Activation)];
+                let op = Op::RopeAppend { heads, rot, style };
+                let mut case = case(name, op, shape.rows, inputs, outputs);
+                case.cache = Some(cache(&mut rng, kind, dtype, (&step, pages), parts, false));
+                (case.step, case.shape) = (step, shape);
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}

@@ -1,0 +1,72 @@
+use super::*;
+use crate::{Activation, CacheKind, Decline};
+
+fn weight(encoding: Encoding, shape: &[usize]) -> WeightSpec {
+    WeightSpec { encoding, layout: Layout::Packed(super::super::rows8::NAME), shape: shape.to_vec() }
+}
+
+const AFFINE: Encoding = Encoding::Affine { bits: 4, group: 32, meta: DType::F16 };
+
+/// What the first variant of an op answers.
+#[track_caller]
+fn check(
+    op: &Op,
+    input: (ValueType, usize),
+    weights: &[WeightSpec],
+    features: &[&str],
+    expected: Result<(), Decline>,
+) {
+    let mut caps = Device::cpu(&CpuOptions { threads: 1 }).unwrap().caps().clone();
+    caps.features = features.iter().map(|&f| f.to_owned()).collect();
+    let cache = Some((CacheKind::Paged { kv_heads: 2, k_dim: 20, v_dim: 20, window: None }, DType::F16));
+    let spec = OpSpec { op, rows: 3, input: input.0, input_cols: input.1, weights, cache };
+    assert_eq!((super::super::variants(op.kind())[0].takes)(&spec, &caps), expected, "{spec}");
+}
+
+#[test]
+fn reasons_to_decline() {
+    let here = &["avx2", "fma", "f16c"][..];
+    let int8 = (ValueType::Q8Rows, 64);
+    let plain = WeightSpec { layout: Layout::Planes, ..weight(AFFINE, &[8, 64]) };
+    let bias = |n| WeightSpec { layout: Layout::Planes, ..weight(Encoding::Dense(DType::BF16), &[n]) };
+    let one_bit = Encoding::Affine { bits: 1, group: 32, meta: DType::F16 };
+    let good = weight(AFFINE, &[8, 64]);
+    let one = std::slice::from_ref(&good);
+    let matmul = |input, w: &[WeightSpec], expected| check(&Op::Matmul, input, w, here, expected);
+
+    matmul(int8, one, Ok(()));
+    matmul(int8, &[good.clone(), bias(8)], Ok(()));
+    matmul(int8, &[good.clone(), bias(9)], Err(Decline::Shape));
+    matmul((ValueType::Activation, 64), one, Err(Decline::Dtype));
+    matmul((ValueType::Q8Rows, 96), one, Err(Decline::Shape));
+    matmul(int8, &[plain], Err(Decline::Dtype));
+    matmul(int8, &[weight(one_bit, &[8, 64])], Err(Decline::Dtype));
+    matmul(int8, &[weight(AFFINE, &[2, 8, 64])], Err(Decline::Shape));
+    matmul(int8, &[], Err(Decline::Shape));
+    check(&Op::Matmul, int8, one, &["avx2", "fma"], Err(Decline::Arch));
+
+    let gate_up = |f, w: &[WeightSpec], expected| check(&Op::GateUp(f), int8, w, here, expected);
+    gate_up(Activation::Silu, &[good.clone(), good.clone()], Ok(()));
+    gate_up(Activation::Gelu, &[good.clone(), good.clone()], Err(Decline::Dtype));
+    gate_up(Activation::Silu, &[good.clone(), weight(AFFINE, &[16, 64])], Err(Decline::Shape));
+
+    // A head of 20 elements is no multiple of 8.
+    let attention = Op::Attention { heads: 4, scale: 1.0, window: None };
+    check(&attention, (ValueType::Activation, 80), &[], here, Err(Decline::Shape));
+}
+
+#[test]
+fn layouts_are_offered_where_they_can_be_made() {
+    let caps = Device::cpu(&CpuOptions { threads: 1 }).unwrap().caps().clone();
+    if !here() {
+        return;
+    }
+    let packed = vec![Layout::Packed("rows8")];
+    assert_eq!(super::super::layouts(AFFINE, &[7, 64], &caps), packed);
+    assert_eq!(super::super::layouts(AFFINE, &[7, 48], &caps), []);
+    assert_eq!(super::super::layouts(AFFINE, &[64], &caps), []);
+    assert_eq!(super::super::layouts(AFFINE, &[2, 8, 64], &caps), []);
+    assert_eq!(super::super::layouts(Encoding::Dense(DType::F16), &[8, 64], &caps), []);
+    assert!(super::super::repack(packed[0]).is_some_and(|r| r.layout() == packed[0]));
+    assert!(super::super::repack(Layout::Planes).is_none());
+}

@@ -1,0 +1,131 @@
+//! From what a user named to a loaded model: finding it, choosing the device, reading its texts.
+
+use std::path::{Path, PathBuf};
+
+use portolan_device::{Device, DeviceChoice, DeviceError, DeviceKind, cpu::CpuOptions, env};
+use portolan_text::{ChatTemplates, GgufVocab, Tokenizer};
+use portolan_weights::{Checkpoint, ConfigSource, gguf::Metadata};
+
+use crate::{
+    Core, Error, LoadOptions, Plan, Result,
+    hub::{self, HubOptions},
+};
+
+/// Told how far a load is.
+pub trait Progress {
+    /// A file is being fetched.
+    fn fetch(&mut self, _progress: &hub::Progress<'_>) {}
+    /// So many of so many bytes of weights are loaded.
+    fn load(&mut self, _done: u64, _total: u64) {}
+}
+
+/// Tells nobody.
+#[derive(Debug, Default)]
+pub struct NoProgress;
+
+impl Progress for NoProgress {}
+
+/// The path of the model that a user named, fetched if need be.
+pub fn find(model: &str, progress: &mut dyn Progress) -> Result<PathBuf> {
+    // A model that is there needs no cache folder, so none has to be known.
+    let options =
+        if Path::new(model).exists() { HubOptions::new(PathBuf::new()) } else { HubOptions::from_env()? };
+    Ok(hub::resolve(model, &options, &mut |p| progress.fetch(&p))?)
+}
+
+/// The device that the options ask for.
+pub fn device(options: &LoadOptions) -> Result<Device> {
+    match options.device {
+        DeviceChoice::Auto => cpu(options),
+        DeviceChoice::Only(id) if id.kind == DeviceKind::Cpu => cpu(options),
+        DeviceChoice::Only(id) => Err(DeviceError::Unavailable {
+            kind: id.kind,
+            reason: "this version has no kernels for it yet".to_owned(),
+            advice: "Take --device cpu".to_owned(),
+        }
+        .into()),
+    }
+}
+
+fn cpu(options: &LoadOptions) -> Result<Device> {
+    let threads = match options.threads {
+        0 => env::number("PORTOLAN_THREADS")?.unwrap_or(0),
+        threads => threads,
+    };
+    // A thread that has no core of its own only makes the others wait.
+    const MOST_THREADS: usize = 1024;
+    if threads > MOST_THREADS {
+        let value = threads.to_string();
+        return Err(Error::BadOption { option: "threads", value, expected: "at most 1024" });
+    }
+    Ok(Device::cpu(&CpuOptions { threads })?)
+}
+
+/// Loads a plan.
+pub(crate) fn load_core(plan: &Plan, progress: &mut dyn Progress) -> Result<Core> {
+    Core::load(plan, &mut |done, total| progress.load(done, total))
+}
+
+/// Tokenizer and templates of a checkpoint. A model without them can still be asked for logits, so a missing or
+/// broken tokenizer is kept as a reason, for whoever asks for text.
+pub fn texts(checkpoint: &Checkpoint) -> (Result<Tokenizer, String>, ChatTemplates) {
+    match &checkpoint.config {
+        ConfigSource::Gguf(metadata) => {
+            let vocab = gguf_vocab(metadata);
+            let templates = ChatTemplates::from_gguf(&vocab).unwrap_or_else(|error| {
+                tracing::warn!("{}: {error}", checkpoint.path.display());
+                ChatTemplates::default()
+            });
+            (Tokenizer::from_gguf(&vocab).map_err(|e| e.to_string()), templates)
+        }
+        _ => {
+            let folder = if checkpoint.path.is_dir() {
+                checkpoint.path.as_path()
+            } else {
+                checkpoint.path.parent().unwrap_or(Path::new("."))
+            };
+            let templates = ChatTemplates::from_folder(folder).unwrap_or_else(|error| {
+                tracing::warn!("{}: {error}", folder.display());
+                ChatTemplates::default()
+            });
+            (Tokenizer::from_folder(folder).map_err(|e| e.to_string()), templates)
+        }
+    }
+}
+
+fn gguf_vocab(metadata: &Metadata) -> GgufVocab {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let id = |name: &str| metadata.u32(&key(name));
+    let named_chat_templates = metadata
+        .iter()
+        .filter_map(|(name, _)| {
+            let template = name.strip_prefix("tokenizer.chat_template.")?;
+            Some((template.to_owned(), metadata.str(name)?.to_owned()))
+        })
+        .collect();
+    GgufVocab {
+        name: metadata.str("general.name").map(str::to_owned),
+        model: metadata.str(&key("model")).unwrap_or_default().to_owned(),
+        pre: metadata.str(&key("pre")).map(str::to_owned),
+        tokens: metadata.strings(&key("tokens")).unwrap_or_default().to_vec(),
+        scores: metadata.floats(&key("scores")).unwrap_or_default().iter().map(|&s| s as f32).collect(),
+        token_types: metadata
+            .ints(&key("token_type"))
+            .unwrap_or_default()
+            .iter()
+            .map(|&t| t as i32)
+            .collect(),
+        merges: metadata.strings(&key("merges")).unwrap_or_default().to_vec(),
+        bos: id("bos_token_id"),
+        eos: id("eos_token_id"),
+        unk: id("unknown_token_id"),
+        pad: id("padding_token_id"),
+        eot: id("eot_token_id"),
+        eom: id("eom_token_id"),
+        add_bos: metadata.bool(&key("add_bos_token")),
+        add_eos: metadata.bool(&key("add_eos_token")),
+        add_space_prefix: metadata.bool(&key("add_space_prefix")),
+        chat_template: metadata.str("tokenizer.chat_template").map(str::to_owned),
+        named_chat_templates,
+    }
+}

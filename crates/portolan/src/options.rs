@@ -1,0 +1,120 @@
+use portolan_device::{DType, DeviceChoice};
+
+use crate::{Error, Result};
+
+/// How a model is loaded.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// Where it runs.
+    pub device: DeviceChoice,
+    /// Threads of the CPU device; 0 takes one a core.
+    pub threads: usize,
+    /// Most positions of a sequence; none takes the model's own, up to [`DEFAULT_CONTEXT`].
+    pub context: Option<usize>,
+    /// Positions that the cache holds in all; none takes `context`. Several sequences, and prefixes that are
+    /// kept for reuse, share them.
+    pub cache_tokens: Option<usize>,
+    /// Type of the cache's elements; none takes f16 (f32 under `exact`).
+    pub cache: Option<CacheType>,
+    /// Plain f32 kernels and an f32 cache: slow, and the reference for everything else.
+    pub exact: bool,
+    /// Only kernels whose result for a row does not depend on the rows beside it.
+    pub deterministic: bool,
+    /// Most rows of a step: longer prompts are computed in chunks of this size.
+    pub chunk: usize,
+    /// Most sequences of a step.
+    pub max_sequences: usize,
+    /// Most rows of a step that can ask for logits.
+    pub max_logits: usize,
+}
+
+/// The longest context that is taken without being asked for: its cache is small beside most models.
+pub const DEFAULT_CONTEXT: usize = 8192;
+
+/// Positions and page numbers are i32 on every device. The other limits only keep the arithmetic of a plan sane.
+const MOST_CONTEXT: usize = 1 << 30;
+const MOST_CACHE_TOKENS: usize = 1 << 35;
+const MOST_ROWS: usize = 1 << 20;
+
+/// Type of the cache's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CacheType {
+    F32,
+    F16,
+    BF16,
+}
+
+impl std::str::FromStr for CacheType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(CacheType::F32),
+            "f16" => Ok(CacheType::F16),
+            "bf16" => Ok(CacheType::BF16),
+            _ => Err(format!("unknown cache type '{text}': expected f32, f16 or bf16")),
+        }
+    }
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            device: DeviceChoice::Auto,
+            threads: 0,
+            context: None,
+            cache_tokens: None,
+            cache: None,
+            exact: false,
+            deterministic: false,
+            chunk: 512,
+            max_sequences: 16,
+            max_logits: 16,
+        }
+    }
+}
+
+impl LoadOptions {
+    /// Refuses numbers that no device could serve, by name and value.
+    pub(crate) fn check(&self) -> Result<()> {
+        let most = |option, value: usize, most, expected| {
+            if value <= most {
+                return Ok(());
+            }
+            Err(Error::BadOption { option, value: value.to_string(), expected })
+        };
+        most("context", self.context.unwrap_or(0), MOST_CONTEXT, "at most 1073741824")?;
+        most("cache tokens", self.cache_tokens.unwrap_or(0), MOST_CACHE_TOKENS, "at most 34359738368")?;
+        most("chunk", self.chunk, MOST_ROWS, "at most 1048576")?;
+        most("max_sequences", self.max_sequences, MOST_ROWS, "at most 1048576")?;
+        most("max_logits", self.max_logits, MOST_ROWS, "at most 1048576")
+    }
+
+    /// Most positions of a sequence for a model made for `model` of them.
+    pub(crate) fn context_of(&self, model: usize) -> Result<usize> {
+        match self.context {
+            None => Ok(model.min(DEFAULT_CONTEXT)),
+            Some(0) => Err(Error::BadOption { option: "context", value: "0".into(), expected: "at least 1" }),
+            Some(asked) if asked > model => {
+                tracing::warn!(
+                    "a context of {asked} was asked for, but the model was made for {model}; \
+                     beyond that its answers may make no sense"
+                );
+                Ok(asked)
+            }
+            Some(asked) => Ok(asked),
+        }
+    }
+
+    pub(crate) fn cache_dtype(&self) -> DType {
+        match self.cache {
+            Some(CacheType::F32) => DType::F32,
+            Some(CacheType::BF16) => DType::BF16,
+            Some(CacheType::F16) => DType::F16,
+            None if self.exact => DType::F32,
+            None => DType::F16,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Which variant serves a node, for every number of rows that a step can have.
+
+use portolan_device::{DType, DeviceCaps, DeviceKind};
+use portolan_kernels::{
+    Decline, Graph, Node, Op, OpKind, OpSpec, PortPolicy, RowSet, ValueType, Variant,
+    chart::{WeightSpec, slot},
+    log_choice, select_port,
+};
+
+use portolan_kernels::exec::StepLimits;
+
+/// What ports are chosen for.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) caps: &'a DeviceCaps,
+    pub(crate) policy: &'a PortPolicy,
+    pub(crate) limits: StepLimits,
+    pub(crate) cache_dtype: DType,
+}
+
+/// A node's variants, and the type that its first input is to have.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    pub(crate) input: ValueType,
+    /// For up to so many rows, ascending.
+    pub(crate) variants: Vec<(usize, &'static Variant)>,
+}
+
+/// Why a node cannot run as it is, and for which use.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) decline: Decline,
+    pub(crate) spec: String,
+}
+
+/// Row counts up to which the choice may differ: the borders of the slot's variants.
+fn borders(op: OpKind, device: DeviceKind, most: usize) -> Vec<usize> {
+    let mut borders: Vec<usize> = slot(op, device)
+        .iter()
+        .flat_map(|v| [v.rows.0.saturating_sub(1), v.rows.1])
+        .filter(|&rows| rows > 0 && rows < most)
+        .collect();
+    borders.push(most);
+    borders.sort_unstable();
+    borders.dedup();
+    borders
+}
+
+/// Chooses for a node whose weights are `weights`.
+pub(crate) fn choose(
+    target: Target<'_>,
+    graph: &Graph,
+    node: &Node,
+    weights: &[WeightSpec],
+) -> Result<Choice, Refusal> {
+    let plain = node.inputs.first().map_or(ValueType::Activation, |&v| graph.value(v).dtype);
+    // Rows in int8 pay for themselves where the weights are integers too; every quantized matmul asks first.
+    let wants_q8 = matches!(node.op, Op::Matmul | Op::GateUp(_))
+        && plain == ValueType::Activation
+        && !target.policy.exact
+        && weights.first().is_some_and(|w| w.encoding.is_quantized());
+    if wants_q8 && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows) {
+        return Ok(choice);
+    }
+    for_input(target, graph, node, weights, plain)
+}
+
+fn for_input(
+    target: Target<'_>,
+    graph: &Graph,
+    node: &Node,
+    weights: &[WeightSpec],
+    input: ValueType,
+) -> Result<Choice, Refusal> {
+    let rows_of = |set| match set {
+        RowSet::Tokens => target.limits.rows,
+        RowSet::Selected => target.limits.selected,
+    };
+    let most = node.outputs.first().map_or(target.limits.rows, |&v| rows_of(graph.value(v).rows));
+    let kind = node.op.kind();
+    let mut variants: Vec<(usize, &'static Variant)> = Vec::new();
+    for rows in borders(kind, target.caps.kind(), most) {
+        let spec = OpSpec {
+            op: &node.op,
+            rows,
+            input,
+            input_cols: node.inputs.first().map_or(0, |&v| graph.value(v).cols),
+            weights,
+            cache: node.cache.map(|c| (graph.caches[c.index()].kind, target.cache_dtype)),
+        };
+        let selected = select_port(&spec, target.caps, target.policy);
+        log_choice(&spec, target.caps, selected);
+        let variant = selected.map_err(|decline| Refusal { decline, spec: spec.to_string() })?;
+        match variants.last_mut() {
+            Some((upto, last)) if last.name == variant.name => *upto = rows,
+            _ => variants.push((rows, variant)),
+        }
+    }
+    Ok(Choice { input, variants })
+}

@@ -1,0 +1,173 @@
+//! Lowering: fused ops without a port are taken apart, layouts are chosen, int8 rows are put in where a
+//! matmul wants them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use portolan_kernels::{
+    Graph, KernelError, Node, Op, ValueId, ValueType, Variant,
+    chart::{WeightSpec, layouts},
+    decompose,
+};
+use portolan_weights::{Encoding, Layout};
+
+use super::choose::{Choice, Refusal, Target, choose};
+use crate::{Error, Result};
+
+/// A node that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct LoweredNode {
+    pub(crate) node: Node,
+    pub(crate) variants: Vec<(usize, &'static Variant)>,
+}
+
+/// A graph for one device.
+#[derive(Clone, Debug)]
+pub(crate) struct Lowered {
+    /// The graph, with the values that lowering added. Its nodes are those below.
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) nodes: Vec<LoweredNode>,
+    /// By weight.
+    pub(crate) layouts: Vec<Layout>,
+}
+
+/// Lowers a graph whose weights have the given encodings and shapes.
+pub(crate) fn lower(target: Target<'_>, graph: &Graph, encodings: &[Encoding]) -> Result<Lowered> {
+    let candidates: Vec<Vec<Layout>> = graph
+        .weights
+        .iter()
+        .zip(encodings)
+        .map(|(w, &encoding)| {
+            if target.policy.exact { vec![Layout::Planes] } else { layouts(encoding, &w.shape, target.caps) }
+        })
+        .collect();
+    // Every weight begins with the layout that its kernels like best. Where one of its consumers cannot read
+    // that, it falls to the next, until all agree; the last, plain planes, is read by all.
+    let mut tried = vec![0; candidates.len()];
+    loop {
+        let specs: Vec<WeightSpec> = (0..candidates.len())
+            .map(|i| WeightSpec {
+                encoding: encodings[i],
+                layout: candidates[i].get(tried[i]).copied().unwrap_or_default(),
+                shape: graph.weights[i].shape.clone(),
+            })
+            .collect();
+        match attempt(target, graph, &specs) {
+            Ok(lowered) => return Ok(lowered),
+            Err(failure) => {
+                let mut moved = false;
+                for weight in failure.weights {
+                    if tried[weight] + 1 < candidates[weight].len() {
+                        tried[weight] += 1;
+                        moved = true;
+                    }
+                }
+                if !moved {
+                    return Err(*failure.error);
+                }
+            }
+        }
+    }
+}
+
+struct Failure {
+    /// Weights of the nodes that cannot run.
+    weights: BTreeSet<usize>,
+    /// The first such node.
+    error: Box<Error>,
+}
+
+fn attempt(target: Target<'_>, graph: &Graph, specs: &[WeightSpec]) -> Result<Lowered, Failure> {
+    let mut graph = graph.clone();
+    let source = std::mem::take(&mut graph.nodes);
+    let mut lowering = Lowering { target, graph, specs, nodes: Vec::new(), int8: HashMap::new() };
+    let mut failure: Option<Failure> = None;
+    for node in &source {
+        if let Err(refusal) = lowering.add(node, true) {
+            let weights = node.weights.iter().map(|w| w.index());
+            match &mut failure {
+                Some(failure) => failure.weights.extend(weights),
+                None => {
+                    let error = Box::new(lowering.refused(node, refusal));
+                    failure = Some(Failure { weights: weights.collect(), error });
+                }
+            }
+        }
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(Lowered {
+            graph: Arc::new(lowering.graph),
+            nodes: lowering.nodes,
+            layouts: specs.iter().map(|s| s.layout).collect(),
+        }),
+    }
+}
+
+struct Lowering<'a> {
+    target: Target<'a>,
+    graph: Graph,
+    specs: &'a [WeightSpec],
+    nodes: Vec<LoweredNode>,
+    /// The int8 rows of a value, once a matmul has asked for them.
+    int8: HashMap<ValueId, ValueId>,
+}
+
+impl Lowering<'_> {
+    fn choose(&self, node: &Node) -> Result<Choice, Refusal> {
+        let weights: Vec<_> = node.weights.iter().map(|w| self.specs[w.index()].clone()).collect();
+        choose(self.target, &self.graph, node, &weights)
+    }
+
+    fn add(&mut self, node: &Node, may_decompose: bool) -> Result<(), Refusal> {
+        match self.choose(node) {
+            Ok(choice) => self.push(node, choice),
+            Err(refusal) => match decompose(&mut self.graph, node) {
+                Some(parts) if may_decompose => parts.iter().try_for_each(|part| self.add(part, false)),
+                _ => Err(refusal),
+            },
+        }
+    }
+
+    fn push(&mut self, node: &Node, choice: Choice) -> Result<(), Refusal> {
+        let mut node = node.clone();
+        if choice.input == ValueType::Q8Rows {
+            node.inputs[0] = self.int8_of(node.inputs[0], &node.scope)?;
+        }
+        self.nodes.push(LoweredNode { node, variants: choice.variants });
+        Ok(())
+    }
+
+    fn int8_of(&mut self, value: ValueId, scope: &str) -> Result<ValueId, Refusal> {
+        if let Some(&int8) = self.int8.get(&value) {
+            return Ok(int8);
+        }
+        let info = self.graph.value(value).clone();
+        let int8 = self.graph.add_value(info.rows, info.cols, ValueType::Q8Rows);
+        let node = Node {
+            op: Op::QuantizeRows,
+            scope: scope.to_owned(),
+            inputs: vec![value],
+            weights: Vec::new(),
+            cache: None,
+            outputs: vec![int8],
+        };
+        let choice = self.choose(&node)?;
+        self.nodes.push(LoweredNode { node, variants: choice.variants });
+        self.int8.insert(value, int8);
+        Ok(int8)
+    }
+
+    fn refused(&self, node: &Node, refusal: Refusal) -> Error {
+        KernelError::NoPort {
+            scope: node.scope.clone(),
+            op: node.op.kind(),
+            device: self.target.caps.kind(),
+            spec: refusal.spec,
+            decline: refusal.decline,
+        }
+        .into()
+    }
+}

@@ -1,0 +1,200 @@
+//! `cargo xtask verify`: the gates, one after the other, and a table of how they end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use xshell::Shell;
+
+use crate::outcome::Outcome;
+use crate::{commands, docpaths, gendocs, layers, records, test_run};
+
+/// What to run, and where to write it down.
+#[derive(clap::Args)]
+#[command(after_help = "Example: cargo xtask verify --only layers --only docpaths")]
+pub(crate) struct Args {
+    /// Run this gate and no other. May be given several times.
+    #[arg(long, value_name = "GATE")]
+    only: Vec<Gate>,
+    /// Leave this gate out. May be given several times.
+    #[arg(long, value_name = "GATE")]
+    skip: Vec<Gate>,
+    /// Write the results to this file too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fail if a gate that was asked for could not be run.
+    #[arg(long)]
+    require: bool,
+}
+
+/// A gate; quick ones first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Gate {
+    /// The format is rustfmt's.
+    Fmt,
+    /// The order of the crates, and where unsafe code and names of backends may stand.
+    Layers,
+    /// Every path that a document names is there.
+    Docpaths,
+    /// LOCAL_FIXES.md and the marks in the tree agree.
+    Records,
+    /// The generated documents are up to date.
+    Gendocs,
+    /// Licences, sources and doubled crates.
+    Deny,
+    /// Clippy has no warning.
+    Clippy,
+    /// Rustdoc has no warning.
+    Doc,
+    /// All tests pass.
+    Tests,
+}
+
+impl Gate {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn run(self, root: &Path, sh: &Shell) -> Result<Outcome> {
+        Ok(match self {
+            Self::Fmt => commands::fmt(sh),
+            Self::Clippy => commands::clippy(sh),
+            Self::Doc => commands::doc(sh),
+            Self::Deny => commands::deny(sh),
+            Self::Gendocs => gendocs::gate(root),
+            Self::Layers => Outcome::of("dependencies and sources of every crate", layers::check(root)?),
+            Self::Docpaths => match docpaths::check(root)? {
+                (0, _) => {
+                    Outcome::Fail(vec!["no document names a path: is this the root of the tree?".to_owned()])
+                }
+                (count, findings) => Outcome::of(format!("{count} paths"), findings),
+            },
+            Self::Records => {
+                let (count, findings) = records::check(root)?;
+                Outcome::of(format!("{count} local fixes"), findings)
+            }
+            Self::Tests => test_run::gate(root)?,
+        })
+    }
+}
+
+/// One row of the table.
+struct Row {
+    gate: Gate,
+    outcome: Outcome,
+    seconds: f64,
+}
+
+/// Runs the gates; true if none fails.
+///
+/// # Errors
+/// If the report cannot be written. A gate that breaks counts as failed.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
+    let sh = Shell::new()?;
+    sh.change_dir(root);
+    let mut rows = Vec::new();
+    for gate in chosen(args) {
+        println!("== {}", gate.name());
+        let start = Instant::now();
+        let outcome = gate.run(root, &sh).unwrap_or_else(|error| Outcome::Fail(vec![format!("{error:#}")]));
+        if let Outcome::Fail(findings) = &outcome {
+            findings.iter().for_each(|finding| println!("{finding}"));
+        }
+        rows.push(Row { gate, outcome, seconds: start.elapsed().as_secs_f64() });
+    }
+    println!("\n{}", table(&rows));
+    if let Some(path) = &args.json {
+        let report = report(&commands::commit(&sh), &commands::rustc(&sh)?, &rows);
+        fs::write(path, format!("{report:#}\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(holds(&rows, args.require))
+}
+
+fn chosen(args: &Args) -> Vec<Gate> {
+    let wanted =
+        |gate: &&Gate| (args.only.is_empty() || args.only.contains(gate)) && !args.skip.contains(gate);
+    Gate::value_variants().iter().filter(wanted).copied().collect()
+}
+
+/// Whether the rows let a change pass. No row at all does not.
+fn holds(rows: &[Row], require: bool) -> bool {
+    let good = |row: &Row| match row.outcome {
+        Outcome::Pass(_) => true,
+        Outcome::Fail(_) => false,
+        Outcome::Skipped(_) => !require,
+    };
+    !rows.is_empty() && rows.iter().all(good)
+}
+
+fn table(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let (name, word, detail) = (row.gate.name(), row.outcome.word(), row.outcome.detail());
+        format!("{name:<9} {word:<8} {:>6.1} s  {detail}", row.seconds)
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn report(commit: &str, rustc: &str, rows: &[Row]) -> serde_json::Value {
+    let row = |row: &Row| {
+        let findings = if let Outcome::Fail(findings) = &row.outcome { findings.as_slice() } else { &[] };
+        serde_json::json!({
+            "gate": row.gate.name(),
+            "outcome": row.outcome.word(),
+            "detail": row.outcome.detail(),
+            "findings": findings,
+            "seconds": (row.seconds * 10.0).round() / 10.0,
+        })
+    };
+    let gates: Vec<_> = rows.iter().map(row).collect();
+    serde_json::json!({ "commit": commit, "rustc": rustc, "gates": gates })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(only: &[Gate], skip: &[Gate]) -> Args {
+        Args { only: only.to_vec(), skip: skip.to_vec(), json: None, require: false }
+    }
+
+    #[test]
+    fn gates_are_chosen_by_name() {
+        assert_eq!(chosen(&args(&[], &[])).len(), 9);
+        assert_eq!(chosen(&args(&[Gate::Tests, Gate::Fmt], &[])), [Gate::Fmt, Gate::Tests]);
+        assert!(!chosen(&args(&[], &[Gate::Tests])).contains(&Gate::Tests));
+    }
+
+    fn row(outcome: Outcome) -> Row {
+        Row { gate: Gate::Fmt, outcome, seconds: 1.26 }
+    }
+
+    #[test]
+    fn a_failure_fails_and_a_skip_does_if_required() {
+        let (pass, skip) = (|| row(Outcome::Pass("all".into())), || row(Outcome::Skipped("no tool".into())));
+        let fail = || row(Outcome::Fail(vec!["a".into(), "b".into()]));
+        for (rows, require, want) in [
+            (vec![pass()], false, true),
+            (vec![pass(), fail()], false, false),
+            (vec![pass(), skip()], false, true),
+            (vec![pass(), skip()], true, false),
+            (vec![], false, false),
+        ] {
+            assert_eq!(holds(&rows, require), want, "{}", table(&rows));
+        }
+    }
+
+    #[test]
+    fn the_table_and_the_report_say_the_same() {
+        let rows =
+            [row(Outcome::Fail(vec!["a".into(), "b".into()])), row(Outcome::Skipped("no tool".into()))];
+        let want = "fmt       FAIL        1.3 s  a (and 1 more)\nfmt       SKIPPED     1.3 s  (no tool)";
+        assert_eq!(table(&rows), want);
+        let report = report("abc", "rustc 1", &rows);
+        assert_eq!(report["gates"][0]["findings"], serde_json::json!(["a", "b"]));
+        assert_eq!(report["gates"][1]["outcome"], "SKIPPED");
+        assert_eq!((&report["commit"], &report["gates"][0]["seconds"]), (&"abc".into(), &1.3.into()));
+    }
+}
