@@ -8,6 +8,7 @@
 //! Lines stay where they are, so messages name the right one.
 
 /// The function that a `for` tag's iterable is passed through.
+// LOCAL_FIX(1)
 pub(super) const CHECKED_ITERABLE: &str = "__checked_iterable";
 
 /// A template's source as the engine is to read it.

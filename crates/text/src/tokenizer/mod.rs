@@ -213,7 +213,7 @@ impl Inner {
             Some(spm) => return Ok(spm.tokenize(text)),
             None => self.hf.get_model().tokenize(text)?,
         };
-        // A vocabulary may list a control token beside its words, where the model can find it by
+        // LOCAL_FIX(2): a vocabulary may list a control token beside its words, where the model can find it by
         // its text. Text must not become one, so such a piece is taken character by character.
         let spells_a_control = |token: &Token| match self.pieces.get(token.id) {
             // The unknown token stands for what the vocabulary lacks, unless the text spells it.

@@ -19,6 +19,11 @@ impl<'a> Pages<'a> {
         Pages { table, max_pages, pages, kv_heads }
     }
 
+    /// Positions that the table has pages for.
+    pub(super) fn positions(&self) -> usize {
+        self.max_pages * PAGE_TOKENS
+    }
+
     /// The row of the cache's memory where a head's page of positions `index * PAGE_TOKENS..` begins; none where
     /// the table names no such page.
     pub(super) fn first_row(&self, seq: i32, index: usize, head: usize) -> Option<usize> {

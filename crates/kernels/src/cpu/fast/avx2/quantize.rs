@@ -60,9 +60,10 @@ fn quantize_row(x: &[f32], out: &mut [u8]) {
         let v: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * i)) });
         let abs = v.map(|v| _mm256_andnot_ps(magnitude, v));
         let max = _mm256_max_ps(_mm256_max_ps(abs[0], abs[1]), _mm256_max_ps(abs[2], abs[3]));
-        let total = sum8(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3])));
-        // A maximum may lose a NaN, a sum does not (and the sum of two infinities may be one).
-        let d = if total.is_nan() { f32::NAN } else { max8(max) / 127.0 };
+        // A maximum may lose a NaN.
+        let nan = v.map(|v| _mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+        let nan = _mm256_or_ps(_mm256_or_ps(nan[0], nan[1]), _mm256_or_ps(nan[2], nan[3]));
+        let d = if _mm256_movemask_ps(nan) != 0 { f32::NAN } else { max8(max) / 127.0 };
         let by = _mm256_set1_ps(d);
         // Without a scale all codes are 0: a quotient of 0/0 is cleared, and one of a tiny x by 0 as well.
         let some = _mm256_cmp_ps::<_CMP_NEQ_OQ>(by, _mm256_setzero_ps());

@@ -114,9 +114,10 @@ struct Task<'a, T> {
 }
 
 impl<'a, T> Task<'a, T> {
-    /// The positions that a row sees: first and one past the last. None for a row without a position.
+    /// The positions that a row sees: first and one past the last. None for a row whose position is none, or is
+    /// beyond the page table.
     fn sees(&self, row: usize) -> Option<(usize, usize)> {
-        let position = usize::try_from(self.positions[row]).ok()?;
+        let position = usize::try_from(self.positions[row]).ok().filter(|&p| p < self.pages.positions())?;
         Some((self.window.map_or(0, |w| (position + 1).saturating_sub(w)), position + 1))
     }
 

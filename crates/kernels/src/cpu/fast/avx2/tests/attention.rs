@@ -106,3 +106,29 @@ fn right_and_independent_of_rows_and_threads() {
         check::<f32>(case(2, 2, 16, 16, Some(128)), DType::F32, positions.clone(), &mut rng);
     }
 }
+
+#[test]
+fn a_page_or_a_position_that_is_not_there_shows() {
+    if !here() {
+        return;
+    }
+    let kind = CacheKind::Paged { kv_heads: 1, k_dim: 8, v_dim: 8, window: None };
+    // Page 1 is missing, and the table ends at position 96.
+    for (position, is_nan) in [(31, false), (32, true), (95, true), (96, true), (i32::MAX, true), (-1, true)]
+    {
+        for rows in [1, 8] {
+            let bed = Bed::with_pages(&vec![position; rows], &[0, -1, 1]);
+            let ones = place(&bed.device, bytemuck::cast_slice(&[1.0f32; 2 * PAGE_TOKENS * 8]));
+            let cache = CacheView { kind, dtype: DType::F32, k: ones.clone(), v: ones, pages: 2 };
+            let q = bed.floats(&vec![1.0; rows * 16], 16);
+            let y = bed.view(ValueType::Activation, 16, rows, &[]);
+            let op = Op::Attention { heads: 2, scale: 1.0, window: None };
+            bed.run("avx2", &bed.launch(op, &[&q], &[], Some(cache), &y), rows, 2);
+            let y = floats_of(&y, rows);
+            assert!(
+                y.iter().all(|y| if is_nan { y.is_nan() } else { *y == 1.0 }),
+                "{rows} rows at {position}: {y:?}"
+            );
+        }
+    }
+}

@@ -161,6 +161,11 @@ pub(super) struct Bed {
 impl Bed {
     /// A step of one sequence whose rows have these positions; its pages are in reverse order.
     pub(super) fn new(positions: &[i32], pages: usize) -> Self {
+        Self::with_pages(positions, &(0..pages as i32).rev().collect::<Vec<_>>())
+    }
+
+    /// A step of one sequence with a page table.
+    pub(super) fn with_pages(positions: &[i32], pages: &[i32]) -> Self {
         let device = Device::cpu(&CpuOptions { threads: 2 }).unwrap();
         let place = |v: &[i32]| place(&device, bytemuck::cast_slice(v));
         let rows = positions.len();
@@ -168,10 +173,10 @@ impl Bed {
             ids: place(&vec![0; rows]),
             positions: place(positions),
             row_seq: place(&vec![0; rows]),
-            page_table: place(&(0..pages as i32).rev().collect::<Vec<_>>()),
+            page_table: place(pages),
             state_slot: place(&[0]),
             select: place(&[0]),
-            max_pages: pages,
+            max_pages: pages.len(),
             max_rows: rows,
             max_seqs: 1,
         };
