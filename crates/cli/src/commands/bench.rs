@@ -1,5 +1,6 @@
 //! `portolan bench`: speed under llama-bench's names.
 
+use anyhow::bail;
 use portolan::{
     Core, Plan, loader,
     tools::bench::{BenchOptions, BenchRow, OpProfile, bench, by_op},
@@ -9,6 +10,9 @@ use serde_json::{Value, json};
 use crate::{args::BenchArgs, output, progress::Bars};
 
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
+    if args.repetitions == 0 {
+        bail!("--repetitions is 0, expected at least 1");
+    }
     let deepest = args.depth.iter().max().copied().unwrap_or(0);
     let longest = args.prompt.iter().chain(&args.generate).max().copied().unwrap_or(0);
     let mut options = args.load.options();

@@ -106,6 +106,18 @@ impl RopeConfig {
         {
             return Err(config.bad("original_max_position_embeddings", 0, "at least 1"));
         }
+        let frequencies = self.frequencies();
+        if let Some(bad) = frequencies.inv_freq.iter().find(|f| !f.is_finite()) {
+            return Err(config.bad("rope frequencies", bad, "finite numbers: rope_theta or a factor is off"));
+        }
+        // It is squared in a product of q and k; real ones are near 1.
+        if !(frequencies.scale > 0.0 && frequencies.scale <= 1e3) {
+            return Err(config.bad(
+                "rope attention factor",
+                frequencies.scale,
+                "more than 0 and at most 1000",
+            ));
+        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! a hash of them, so a match is a match. The index owns its pages like a sequence does, and gives up those that
 //! were used longest ago when the pool runs short.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use portolan_kernels::PAGE_TOKENS;
 
@@ -101,7 +101,18 @@ impl PrefixIndex {
 
     /// Pages that eviction could free at once or in turn.
     pub(crate) fn evictable(&self, pool: &PagePool) -> usize {
-        self.entries.values().filter(|e| pool.owners(e.page) == 1).count()
+        // A page in use keeps those before it, even where its user has given them back behind a window.
+        let mut kept = HashSet::new();
+        for entry in self.entries.values().filter(|e| pool.owners(e.page) > 1) {
+            let mut node = entry.node;
+            while kept.insert(node) {
+                match self.keys.get(&node) {
+                    Some(&(parent, _)) if parent != ROOT => node = parent,
+                    _ => break,
+                }
+            }
+        }
+        self.entries.len() - kept.len()
     }
 
     /// Forgets everything.
@@ -110,5 +121,54 @@ impl PrefixIndex {
             pool.release(entry.page);
         }
         self.keys.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sequence of `n` full pages.
+    fn sequence(n: usize, salt: u32, pool: &mut PagePool) -> Sequence {
+        Sequence {
+            tokens: (0..(n * PAGE_TOKENS) as u32).map(|i| i + salt).collect(),
+            pages: (0..n).map(|_| pool.take()).collect(),
+        }
+    }
+
+    /// What eviction can free is what it does free.
+    #[track_caller]
+    fn check(index: &mut PrefixIndex, pool: &mut PagePool, expected: usize) {
+        let (free, evictable) = (pool.free(), index.evictable(pool));
+        assert_eq!(evictable, expected);
+        index.evict(usize::MAX, pool);
+        assert_eq!(pool.free() - free, evictable);
+    }
+
+    #[test]
+    fn pages_that_nobody_uses_can_be_had() {
+        let (mut pool, mut index) = (PagePool::new(16), PrefixIndex::default());
+        for salt in [0, 1000] {
+            let mut seq = sequence(3, salt, &mut pool);
+            index.publish(&seq, &mut pool);
+            seq.truncate(0, &mut pool);
+        }
+        check(&mut index, &mut pool, 6);
+    }
+
+    #[test]
+    fn a_page_in_use_keeps_those_before_it() {
+        let (mut pool, mut index) = (PagePool::new(16), PrefixIndex::default());
+        let mut first = sequence(3, 0, &mut pool);
+        index.publish(&first, &mut pool);
+        // One goes on from two of the three pages, and no longer looks back to the first.
+        let mut second = index.start(&first.tokens[..2 * PAGE_TOKENS + 1], &mut pool);
+        first.truncate(0, &mut pool);
+        assert_eq!(second.len(), 2 * PAGE_TOKENS);
+        second.release_before_window(PAGE_TOKENS, &mut pool);
+        check(&mut index, &mut pool, 1);
+        second.truncate(0, &mut pool);
+        check(&mut index, &mut pool, 2);
+        assert_eq!(pool.free(), 16);
     }
 }

@@ -90,8 +90,7 @@ impl Request {
             _ => Vec::new(),
         };
         let text = tokenizer.map(|tokenizer| {
-            let mut decoding = DecodeOptions::default();
-            decoding.skip_special = !options.show_special;
+            let decoding = DecodeOptions { skip_special: !options.show_special, ..Default::default() };
             let stop_strings = options.stop.clone();
             TextState { decoder: StreamDecoder::new(&tokenizer, decoding), stops, stop_strings }
         });

@@ -89,15 +89,14 @@ pub(crate) fn schedule(jobs: &[Job], mut room: Room) -> Step {
     if step.preempt.is_empty() {
         let mut pages_left =
             room.pages - step.run.iter().map(|&(i, n)| missing_pages(&jobs[i], n)).sum::<usize>();
-        let mut seqs = running.len();
-        for (index, job) in jobs.iter().enumerate().filter(|(_, j)| !j.running) {
+        let seats = room.seqs.saturating_sub(running.len());
+        for (index, job) in jobs.iter().enumerate().filter(|(_, j)| !j.running).take(seats) {
             // Its known tokens and one more, so that an admitted job can at least take a step of decoding.
             let pages = (job.known + 1).div_ceil(PAGE_TOKENS);
-            if seqs == room.seqs || pages > pages_left {
+            if pages > pages_left {
                 break;
             }
             pages_left -= pages;
-            seqs += 1;
             step.admit.push(index);
         }
     }

@@ -6,7 +6,7 @@ use portolan_kernels::PAGE_TOKENS;
 
 use super::{
     request::{Command, Request},
-    schedule::{Job, Room, schedule},
+    schedule::{Job, Room, Step, schedule},
 };
 use crate::{Core, Error, SeqStep, Want};
 
@@ -83,15 +83,21 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        let limits = self.core.limits();
-        let (free, evictable, _) = self.core.pages();
-        let jobs: Vec<Job> = self.requests.iter().map(|r| self.job(r)).collect();
-        let room = Room { rows: limits.rows, seqs: limits.seqs, pages: free + evictable };
-        let step = schedule(&jobs, room);
-        for &index in &step.preempt {
-            if let Some(seq) = self.requests[index].seq.take() {
-                self.core.remove(seq);
+        let mut step = self.schedule();
+        let mut preempted = false;
+        while !step.preempt.is_empty() {
+            preempted = true;
+            for &index in &step.preempt {
+                if let Some(seq) = self.requests[index].seq.take() {
+                    self.core.remove(seq);
+                }
             }
+            // Pages that others share do not come free, so what there is now is asked of the cache, not reckoned.
+            step = self.schedule();
+        }
+        // Nobody is admitted while somebody is put back: the two would swap places for ever.
+        if preempted {
+            step.admit.clear();
         }
         for &index in &step.admit {
             let request = &mut self.requests[index];
@@ -107,6 +113,13 @@ impl Worker {
         }
         let ended = self.run_step(&step.run);
         self.remove(ended);
+    }
+
+    fn schedule(&self) -> Step {
+        let limits = self.core.limits();
+        let (free, evictable, _) = self.core.pages();
+        let jobs: Vec<Job> = self.requests.iter().map(|r| self.job(r)).collect();
+        schedule(&jobs, Room { rows: limits.rows, seqs: limits.seqs, pages: free + evictable })
     }
 
     fn job(&self, request: &Request) -> Job {

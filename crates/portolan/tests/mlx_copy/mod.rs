@@ -3,6 +3,7 @@
 //! Q4_1: 32 elements in an f16 scale `d`, an f16 minimum `m` and 16 bytes, `w = d q + m`, the first half in the low
 //! nibbles. That is MLX's affine 4 bits in groups of 32 with scale `d` and bias `m`. Q8_0: an f16 scale and 32 signed
 //! bytes, `w = d q`. That is affine 8 bits with code `q + 128`, scale `d` and bias `-128 d`.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 

@@ -102,15 +102,27 @@ pub(super) unsafe fn store8<T: Lanes>(p: *mut T, x: __m256) {
         match T::KIND {
             0 => _mm256_storeu_ps(p.cast(), x),
             1 => _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)),
-            _ => {
-                let mut lanes = [0.0f32; 8];
-                _mm256_storeu_ps(lanes.as_mut_ptr(), x);
-                for (i, &lane) in lanes.iter().enumerate() {
-                    p.add(i).write_unaligned(T::from_f32(lane));
-                }
-            }
+            _ => _mm_storeu_si128(p.cast(), to_bf16(x)),
         }
     }
+}
+
+/// Eight f32 rounded to bf16, ties to even; a NaN stays one.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn to_bf16(x: __m256) -> __m128i {
+    let bits = _mm256_castps_si256(x);
+    let upper = _mm256_srli_epi32::<16>(bits);
+    let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+    let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
+    // Rounding could carry a NaN's bits away.
+    let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+    let wide = _mm256_blendv_epi8(rounded, quiet, nan);
+    // The pack works within halves.
+    let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(wide, wide));
+    _mm256_castsi256_si128(packed)
 }
 
 /// The sum of the eight lanes, in one fixed order.
@@ -244,6 +256,41 @@ mod tests {
         }
         assert!(worst_exp <= 2.0, "exp: {worst_exp}");
         assert!(worst_silu <= 4.0, "silu: {worst_silu}");
+    }
+
+    #[test]
+    fn stores_round_as_half_does() {
+        if !super::super::tests::here() {
+            return;
+        }
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn check<T: Lanes>(x: &[f32; 8]) {
+            let mut out = [T::from_f32(0.0); 8];
+            // SAFETY: arrays of eight.
+            unsafe { store8(out.as_mut_ptr(), load8(x.as_ptr())) };
+            for (&x, &out) in x.iter().zip(&out) {
+                let bytes = |t: T| bytemuck::bytes_of(&t).to_vec();
+                if x.is_nan() {
+                    assert!(out.to_f32().is_nan());
+                } else {
+                    assert_eq!(bytes(out), bytes(T::from_f32(x)), "{x}");
+                }
+            }
+        }
+        let mut rng = super::super::tests::Rng::new(9);
+        for i in 0..100_000u32 {
+            // Any bits, and those around a tie.
+            let x: [f32; 8] = std::array::from_fn(|lane| {
+                let bits = rng.bits() as u32;
+                f32::from_bits(if i % 2 == 0 { bits } else { (bits & !0xffff) | (0x7fff + lane as u32 % 3) })
+            });
+            // SAFETY: the features are there.
+            unsafe {
+                check::<f32>(&x);
+                check::<f16>(&x);
+                check::<bf16>(&x);
+            }
+        }
     }
 
     #[test]
