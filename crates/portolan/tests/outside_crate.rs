@@ -1,4 +1,5 @@
 //! A program outside the tree builds on Portolan and runs, where neither CUDA nor ROCm is to be found.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{
     collections::BTreeMap,

@@ -194,17 +194,21 @@ fn perplexity_of_the_fast_path() {
     let expected = expected_perplexity(&folder)[7];
     let found = perplexity(&mut load(&path, false), &gpl(&path, &folder), 8);
     eprintln!("fast: perplexity {found:.4}, in f32 {expected:.4}");
-    // llama.cpp, whose activations are int8 too, gives 18.380.
-    assert!((found - expected).abs() < 0.05, "{found}, expected {expected}");
+    assert!((found - expected).abs() <= INT8_PERPLEXITY, "{found}, expected {expected}");
 }
+
+/// What rounding activations to int8 may do to the perplexity of 18.342. An emulation in f32 of just that gives 18.452,
+/// with an f16 cache 18.404, with f16 scales too 18.394; llama.cpp, which has all three, gives 18.380. So the loss is
+/// about 0.05, give or take 0.03 by chance. (Sums of activations that were not rounded with them gave 18.548.)
+const INT8_PERPLEXITY: f64 = 0.1;
 
 #[test]
 fn perplexity_of_the_exact_path() {
     let Some((path, folder)) = model() else { return };
     let _turn = alone();
     let expected = expected_perplexity(&folder);
-    // The first window: the others would only take time.
-    const WINDOWS: usize = 1;
+    // The first windows: the others would only take time.
+    const WINDOWS: usize = 2;
     let found = perplexity(&mut load(&path, true), &gpl(&path, &folder), WINDOWS);
     assert!((found - expected[WINDOWS - 1]).abs() < 1e-3, "{found}, expected {}", expected[WINDOWS - 1]);
 }

@@ -168,7 +168,7 @@ pub enum WeightError {
         /// Its shape.
         shape: Vec<usize>,
         /// Its type in the file.
-        dtype: String,
+        dtype: Box<str>,
         /// Bytes by shape and type; none when that overflows.
         expected: Option<u64>,
         /// Bytes by its offsets.

@@ -204,7 +204,7 @@ fn place(found: Vec<(String, Entry)>, path: &Path, header_end: u64, size: u64) -
                 path: path.to_owned(),
                 tensor: name,
                 shape: entry.shape,
-                dtype: format!("{:?}", entry.dtype),
+                dtype: format!("{:?}", entry.dtype).into(),
                 expected,
                 found: end - begin,
             });

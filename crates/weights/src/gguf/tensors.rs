@@ -130,7 +130,7 @@ fn row<S: PositionedRead + ?Sized>(reader: &mut Reader<'_, S>, path: &Path) -> R
             path: path.to_owned(),
             tensor: name,
             shape,
-            dtype: type_name,
+            dtype: type_name.into(),
             expected: None,
             found: 0,
         }),
