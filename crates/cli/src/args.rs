@@ -99,7 +99,7 @@ impl LoadArgs {
 #[derive(clap::Args, Clone)]
 pub(crate) struct SampleArgs {
     /// Temperature; 0 takes the likeliest token
-    #[arg(long = "temp", default_value_t = 0.0, help_heading = "Sampling")]
+    #[arg(long = "temp", default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Only the K likeliest tokens; 0 for all
     #[arg(long, default_value_t = 0, help_heading = "Sampling")]

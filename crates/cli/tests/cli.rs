@@ -4,7 +4,7 @@
 use std::{
     io::{Read, Write},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
 };
 
 use portolan::{kernels::OpKind, tools::logits::Logits};
@@ -316,35 +316,67 @@ fn run_answers_a_word_a_pipe_and_nobody() {
     assert!(String::from_utf8(profile.stderr).unwrap().contains("tok/s"));
 }
 
-/// The conversation needs a terminal, which util-linux's `script` gives it.
+/// A conversation on a terminal, which util-linux's `script` gives it.
+struct Conversation {
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    text: String,
+    prompts: usize,
+}
+
+impl Conversation {
+    /// None where there is no `script`.
+    fn start(home: &Home, flags: &str) -> Option<Self> {
+        let line = format!("{} run {} {flags}", env!("CARGO_BIN_EXE_portolan"), home.model().display());
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]).env("PORTOLAN_MODELS_DIR", home.path("cache/models"));
+        command.env("TERM", "xterm").env("PORTOLAN_THREADS", "1");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let (input, output) = (child.stdin.take()?, child.stdout.take()?);
+        Some(Conversation { child, input, output, text: String::new(), prompts: 0 })
+    }
+
+    /// Reads on until `done`.
+    #[track_caller]
+    fn read_until(&mut self, what: &str, done: impl Fn(&str) -> bool) {
+        while !done(&self.text) {
+            let mut bytes = [0; 4096];
+            let n = self.output.read(&mut bytes).unwrap();
+            assert!(n > 0, "it ended before {what}: {}", self.text);
+            self.text += &String::from_utf8_lossy(&bytes[..n]);
+        }
+    }
+
+    /// Types a line at the next prompt, as a person does: what comes before the prompt is there may be lost.
+    #[track_caller]
+    fn say(&mut self, line: &str) {
+        self.prompts += 1;
+        let prompts = self.prompts;
+        self.read_until(&format!("prompt {prompts}"), |t| t.matches("\u{1b}[K> ").count() >= prompts);
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    /// Everything that was written, once it has ended.
+    fn end(mut self) -> String {
+        // With some versions of `script` the terminal's end is an error.
+        let _ = self.output.read_to_string(&mut self.text);
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status} {}", self.text);
+        self.text
+    }
+}
+
 #[test]
 fn a_conversation_on_a_terminal() {
     let home = Home::new();
-    let line = format!("{} run {} -n 6", env!("CARGO_BIN_EXE_portolan"), home.model().display());
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).env("PORTOLAN_MODELS_DIR", home.path("cache/models"));
-    command.env("TERM", "xterm").env("PORTOLAN_THREADS", "1");
-    let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+    let Some(mut conversation) = Conversation::start(&home, "-n 6") else {
         return skipped("no terminal: there is no `script` here");
     };
-    // A line at a time, as a person types: what comes before the prompt is there may be lost.
-    let mut input = child.stdin.take().unwrap();
-    let mut output = child.stdout.take().unwrap();
-    let (mut text, mut prompts) = (String::new(), 0);
     for line in ["/help", "hello", "/reset", "/nonsense", "/exit"] {
-        prompts += 1;
-        while text.matches("\u{1b}[K> ").count() < prompts {
-            let mut bytes = [0; 4096];
-            let n = output.read(&mut bytes).unwrap();
-            assert!(n > 0, "it ended before prompt {prompts}: {text}");
-            text += &String::from_utf8_lossy(&bytes[..n]);
-        }
-        writeln!(input, "{line}").unwrap();
+        conversation.say(line);
     }
-    // With some versions of `script` the terminal's end is an error.
-    let _ = output.read_to_string(&mut text);
-    let status = child.wait().unwrap();
-    assert!(status.success(), "{status} {text}");
+    let text = conversation.end();
     for part in
         ["Type a message", "Ctrl-C stops an answer", "tok/s", "is forgotten", "unknown command /nonsense"]
     {
@@ -352,4 +384,21 @@ fn a_conversation_on_a_terminal() {
     }
     let history = std::fs::read_to_string(home.path("cache/history")).unwrap();
     assert!(history.contains("hello") && history.contains("/reset"), "{history}");
+}
+
+/// The answer would fill a context of many thousand tokens; it is stopped long before, and the conversation goes on.
+#[test]
+fn ctrl_c_stops_an_answer() {
+    let home = Home::new();
+    let Some(mut conversation) = Conversation::start(&home, "-n 60000 --context 65536") else {
+        return skipped("no terminal: there is no `script` here");
+    };
+    conversation.say("hello");
+    let before = conversation.text.len();
+    conversation.read_until("the answer was under way", |t| t.len() > before + 4000);
+    assert!(!conversation.text[before..].contains("tok/s"), "the answer ended by itself");
+    conversation.input.write_all(b"\x03").unwrap();
+    conversation.say("/exit");
+    let text = conversation.end();
+    assert!(text.contains("tok/s") && !text.contains("text 60000 tokens"), "it was not stopped");
 }

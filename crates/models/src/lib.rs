@@ -52,15 +52,16 @@ pub struct Model {
 impl Model {
     /// Reads the configuration, finds the family and builds the graph. Reads no weights.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
-        let config = ModelConfig::from_checkpoint(checkpoint)?;
-        let family = FAMILIES
-            .iter()
-            .find(|f| f.model_types.contains(&config.model_type.as_str()))
-            .ok_or_else(|| ModelError::UnknownFamily {
+        // The family comes first: what another family's configuration lacks is not what is wrong with it.
+        let model_type = config::model_type(checkpoint)?;
+        let family = FAMILIES.iter().find(|f| f.model_types.contains(&model_type)).ok_or_else(|| {
+            ModelError::UnknownFamily {
                 path: checkpoint.path.clone(),
-                model_type: config.model_type.clone(),
+                model_type: model_type.to_owned(),
                 known: FAMILIES.iter().flat_map(|f| f.model_types).copied().collect::<Vec<_>>().join(", "),
-            })?;
+            }
+        })?;
+        let config = ModelConfig::from_checkpoint(checkpoint)?;
         let names = Names::new(checkpoint, &config)?;
         let graph = (family.build)(&config, &names)?;
         Ok(Model { family, config, graph })

@@ -114,6 +114,8 @@ impl Plan {
         }
         let load = plan_load(&checkpoint, requests)?;
 
+        warn_of_layers_left_out(&checkpoint, &load, model.config.layers);
+
         let placement = place(&lowered, limits, activation_dtype(device.caps().kind()));
         let caches = CacheLayout::new(&graph.caches, cache_dtype, cache_tokens)?;
         let logits_bytes = limits.selected * graph.vocab * 4;
@@ -146,6 +148,23 @@ impl Plan {
             available,
             plan: self.memory.to_string(),
         })
+    }
+}
+
+/// A configuration that asks for fewer layers than the file holds gives a model that talks, and talks nonsense.
+fn warn_of_layers_left_out(checkpoint: &Checkpoint, load: &LoadPlan, layers: usize) {
+    let beyond = |name: &&String| {
+        let layer = name.split_once("layers.").or_else(|| name.split_once("blk."));
+        let number = layer.and_then(|(_, rest)| rest.split('.').next()?.parse::<usize>().ok());
+        number.is_some_and(|number| number >= layers)
+    };
+    let left_out = load.unused.iter().filter(beyond).count();
+    if left_out > 0 {
+        tracing::warn!(
+            "{}: the configuration asks for {layers} layers, and {left_out} tensors belong to later ones; they are \
+             not read",
+            checkpoint.path.display()
+        );
     }
 }
 

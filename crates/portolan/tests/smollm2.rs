@@ -207,8 +207,7 @@ fn perplexity_of_the_exact_path() {
     let Some((path, folder)) = model() else { return };
     let _turn = alone();
     let expected = expected_perplexity(&folder);
-    // The first windows: the others would only take time.
-    const WINDOWS: usize = 2;
+    const WINDOWS: usize = 8;
     let found = perplexity(&mut load(&path, true), &gpl(&path, &folder), WINDOWS);
     assert!((found - expected[WINDOWS - 1]).abs() < 1e-3, "{found}, expected {}", expected[WINDOWS - 1]);
 }

@@ -71,6 +71,7 @@ pub(crate) struct WeightFile {
 impl WeightFile {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let io = |action| move |source| io_error(path, action, source);
+        must_be_regular(path)?;
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("read the size of"))?.len();
         Ok(WeightFile { path: path.to_owned(), file, size })
@@ -82,6 +83,20 @@ impl WeightFile {
         pread_exact(&self.file, &self.path, &mut head, 0)?;
         Ok(head)
     }
+}
+
+/// Most bytes of a config or an index: those of the largest models take a few MiB.
+const MOST_TEXT: u64 = 256 << 20;
+
+/// Refuses what is no regular file, without opening it: to open a pipe waits for whoever writes to it, and a device may
+/// never end. Gives the size.
+fn must_be_regular(path: &Path) -> Result<u64> {
+    let metadata = std::fs::metadata(path).map_err(|source| io_error(path, "open", source))?;
+    if metadata.is_file() {
+        return Ok(metadata.len());
+    }
+    let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    Err(io_error(path, "open", source))
 }
 
 /// [`WeightError::NotFound`] or [`WeightError::Io`].
@@ -109,6 +124,11 @@ pub(crate) fn sniff(head: &[u8]) -> Option<NotWeights> {
 
 /// Reads a small text file (a config, an index) whole, and refuses what is plainly something else.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let size = must_be_regular(path)?;
+    if size > MOST_TEXT {
+        let reason = format!("{size} bytes, where a text of at most {MOST_TEXT} was expected");
+        return Err(WeightError::Json { path: path.to_owned(), reason });
+    }
     let bytes = std::fs::read(path).map_err(|source| io_error(path, "read", source))?;
     if let Some(what) = sniff(&bytes[..bytes.len().min(64)]) {
         return Err(WeightError::NotACheckpoint { path: path.to_owned(), what });

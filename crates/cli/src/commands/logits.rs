@@ -22,6 +22,10 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
     let path = loader::find(&args.model, &mut bars)?;
     let device = loader::device(&options)?;
     let plan = Plan::new(&path, &device, &options)?;
+    let same = |file: &std::path::PathBuf| matches!((file.canonicalize(), args.output.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if plan.checkpoint.files.iter().any(same) {
+        bail!("{} is a file of the model itself; give another name with -o", args.output.display());
+    }
     let mut core = Core::load(&plan, &mut |done, total| loader::Progress::load(&mut bars, done, total))?;
     drop(bars);
     let logits = tools::logits::logits(&mut core, &ids, args.greedy, rows)?;

@@ -1,7 +1,7 @@
 //! `portolan run`: one answer, or a conversation.
 
 use std::{
-    io::{IsTerminal, stderr, stdin, stdout},
+    io::{ErrorKind, IsTerminal, stderr, stdin, stdout},
     path::Path,
     sync::{
         Arc,
@@ -29,10 +29,12 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     let mut options = GenerateOptions::default();
     options.max_tokens = Some(args.max_tokens);
     options.sampling = args.sample.params();
-    let stop = on_ctrl_c()?;
     match prompt {
-        Some(prompt) => answer(&engine, &mut chat, &prompt, &options, &stop, args.profile),
-        None => converse(&engine, &mut chat, &options, &stop, args.profile),
+        Some(prompt) => {
+            let stop = on_ctrl_c()?;
+            answer(&engine, &mut chat, &prompt, &options, &stop, args.profile)
+        }
+        None => converse(&engine, &mut chat, &options, args.profile),
     }
 }
 
@@ -132,13 +134,14 @@ fn converse(
     engine: &Engine,
     chat: &mut Chat,
     options: &GenerateOptions,
-    stop: &AtomicBool,
     profile: bool,
 ) -> anyhow::Result<()> {
     if stdout().is_terminal() {
         eprintln!("Type a message. /help tells more.");
     }
     let mut editor = DefaultEditor::new()?;
+    // LOCAL_FIX(4): after the editor, which takes SIGINT for itself as long as it lives.
+    let stop = on_ctrl_c()?;
     let history = HubOptions::from_env().ok().map(|o| o.models_dir.with_file_name("history"));
     if let Some(history) = &history {
         // There is none the first time.
@@ -149,6 +152,10 @@ fn converse(
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => break,
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                eprintln!("that was no UTF-8 text; type it again");
+                continue;
+            }
             Err(error) => return Err(error.into()),
         };
         let line = line.trim();
@@ -168,7 +175,7 @@ fn converse(
             }
             // A message that cannot be answered (a full context, say) ends neither the program nor the conversation.
             message => {
-                if let Err(error) = answer(engine, chat, message, options, stop, profile) {
+                if let Err(error) = answer(engine, chat, message, options, &stop, profile) {
                     if output::is_broken_pipe(&error) {
                         return Err(error);
                     }

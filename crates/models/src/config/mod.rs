@@ -59,6 +59,17 @@ pub struct ModelConfig {
     pub rotated: Vec<bool>,
 }
 
+/// `model_type` of config.json, or GGUF's `general.architecture`.
+pub fn model_type(checkpoint: &Checkpoint) -> Result<&str> {
+    let path = || checkpoint.path.clone();
+    let (found, field) = match &checkpoint.config {
+        ConfigSource::Json(value) => (value.get("model_type").and_then(|v| v.as_str()), "model_type"),
+        ConfigSource::Gguf(metadata) => (metadata.architecture(), "general.architecture"),
+        ConfigSource::None => return Err(ModelError::NoConfig { path: path() }),
+    };
+    found.ok_or_else(|| ModelError::MissingField { path: path(), field: field.to_owned() })
+}
+
 impl ModelConfig {
     /// Reads the checkpoint's configuration.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {

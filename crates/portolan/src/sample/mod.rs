@@ -201,7 +201,7 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
 }
 
 /// NaN and +inf are faults; -inf is a way to forbid a token, unless all are forbidden.
-fn check_finite(logits: &[f32], position: usize) -> Result<()> {
+pub(crate) fn check_finite(logits: &[f32], position: usize) -> Result<()> {
     let mut max = f32::NEG_INFINITY;
     for &logit in logits {
         if logit.is_nan() {

@@ -1,10 +1,17 @@
 //! Logits of a prompt, in whatever chunks it is computed, and a greedy continuation.
 
-use std::path::Path;
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+};
 
 use safetensors::{Dtype, tensor::TensorView};
 
-use crate::{Core, Error, Result, SeqStep, Want, sample::argmax};
+use crate::{
+    Core, Error, Result, SeqStep, Want,
+    sample::{argmax, check_finite},
+};
 
 /// Logits of a prompt and a greedy continuation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,8 +49,10 @@ pub fn logits(core: &mut Core, ids: &[u32], greedy: usize, chunk: usize) -> Resu
 fn run(core: &mut Core, seq: crate::SeqId, ids: &[u32], greedy: usize, chunk: usize) -> Result<Logits> {
     let mut out = Logits { input_ids: ids.to_vec(), vocab: core.vocab(), ..Default::default() };
     for tokens in ids.chunks(chunk) {
+        let first = core.len(seq)?;
         core.step(&[SeqStep { seq, tokens, want: Want::All }])?;
         for row in 0..tokens.len() {
+            check_finite(core.logits(row), first + row)?;
             out.logits.extend_from_slice(core.logits(row));
         }
     }
@@ -54,6 +63,7 @@ fn run(core: &mut Core, seq: crate::SeqId, ids: &[u32], greedy: usize, chunk: us
         out.greedy_logits.extend_from_slice(&last);
         if index + 1 < greedy {
             core.step(&[SeqStep { seq, tokens: &[id], want: Want::Last }])?;
+            check_finite(core.logits(0), ids.len() + index)?;
             last.clear();
             last.extend_from_slice(core.logits(0));
         }
@@ -84,10 +94,25 @@ impl Logits {
                 Ok((*name, TensorView::new(*dtype, shape.clone(), bytes).map_err(|e| failed(e.to_string()))?))
             })
             .collect::<Result<Vec<_>>>()?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let temporary = tempfile::NamedTempFile::new_in(folder).map_err(|e| failed(e.to_string()))?;
-        safetensors::serialize_to_file(views, None, temporary.path()).map_err(|e| failed(e.to_string()))?;
-        temporary.persist(path).map_err(|e| failed(e.error.to_string()))?;
-        Ok(())
+        let bytes = safetensors::serialize(views, None).map_err(|e| failed(e.to_string()))?;
+        write_whole(path, &bytes).map_err(|e| failed(e.to_string()))
     }
+}
+
+/// Writes a file that appears under its name only when it is complete. A link is followed, and what is there and is no
+/// regular file (a pipe, a device) is written to, never replaced.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let target = if path.exists() { path.canonicalize()? } else { path.to_owned() };
+    if target.exists() && !target.is_file() {
+        return File::options().write(true).open(&target)?.write_all(bytes);
+    }
+    let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // Like any file that a program makes: what the user's umask leaves.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut temporary = builder.tempfile_in(folder)?;
+    temporary.write_all(bytes)?;
+    temporary.persist(&target).map_err(|e| e.error)?;
+    Ok(())
 }
