@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         // Whoever reads our output has gone (`| head`): that is no failure of ours.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", output::describe(&error));
             ExitCode::from(1)
         }
     }

@@ -26,6 +26,17 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
 }
 
+/// An error with its causes, but for those that its text already tells.
+pub(crate) fn describe(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Writes text out at once.
 pub(crate) fn print_now(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
@@ -100,4 +111,23 @@ pub(crate) fn print_profile(info: &ModelInfo, summary: &Summary) {
     eprintln!("load + first token  {:.1} ms", ms(load.wall + stats.prefill_time));
     eprintln!("decode              {:.1} ms, {:.1} tok/s", ms(stats.decode_time), stats.decode_rate());
     eprintln!("{}; {}", rates_line(stats), summary.reason.name());
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(error: anyhow::Error, expected: &str) {
+        assert_eq!(describe(&error), expected);
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        check(anyhow!("denied"), "denied");
+        check(anyhow!("denied").context("a.txt"), "a.txt: denied");
+        check(anyhow!("denied").context("a.txt: denied"), "a.txt: denied");
+    }
 }

@@ -19,7 +19,8 @@ fn plan(path: &Path) -> Result<Plan, Error> {
 /// Families that are not supported are refused by their names, whatever else their configuration has or lacks.
 #[test]
 fn other_families_are_refused_by_name() {
-    for name in ["mamba", "mamba2", "falcon_mamba", "qwen3_vl", "apertus", "mixtral", "gpt_oss", "nemotron_h"] {
+    for name in ["mamba", "mamba2", "falcon_mamba", "qwen3_vl", "apertus", "mixtral", "gpt_oss", "nemotron_h"]
+    {
         let Some(path) = oracle(&format!("tiny/{name}")) else { continue };
         match plan(&path) {
             Err(Error::Model(ModelError::UnknownFamily { .. })) => {}

@@ -179,7 +179,7 @@ fn converse(
                     if output::is_broken_pipe(&error) {
                         return Err(error);
                     }
-                    eprintln!("error: {error:#}");
+                    eprintln!("error: {}", output::describe(&error));
                 }
             }
         }
