@@ -220,3 +220,24 @@ fn smollm2_folder() {
     assert_eq!(tokenizer.decode(&ids, everything), chat.text());
     assert!(chat.text().contains("user\nHi<|im_end|><|im_end|>\n<|im_start|>assistant\n"));
 }
+
+/// A pipe in place of a file would be waited for until somebody writes to it.
+#[cfg(unix)]
+#[test]
+fn pipes_are_no_tokenizers() {
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        let folder = Folder::new(&format!("pipe-{name}"));
+        if name != "tokenizer.json" {
+            folder.write("tokenizer.json", &small().to_string());
+        }
+        let made = std::process::Command::new("mkfifo").arg(folder.0.join(name)).status();
+        if !made.is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED(no mkfifo)");
+            return;
+        }
+        let tokenizer = Tokenizer::from_folder(&folder.0).map(drop);
+        let templates = ChatTemplates::from_folder(&folder.0).map(drop);
+        let error = tokenizer.and(templates).expect_err("a pipe was accepted").to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+}

@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::ChatTemplate;
-use crate::tokenizer::read_json;
+use crate::tokenizer::{read_json, read_regular};
 use crate::{GgufVocab, TextError};
 
 /// A model's chat templates; most have one, named `default`.
@@ -134,7 +134,10 @@ impl ChatTemplates {
 }
 
 fn read_text(path: &Path) -> Result<Option<String>, TextError> {
-    match std::fs::read_to_string(path) {
+    let text = read_regular(path).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|e| std::io::Error::new(std::io::ErrorKind::InvalidData, e))
+    });
+    match text {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(TextError::Read { path: path.to_owned(), source }),

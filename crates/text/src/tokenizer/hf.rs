@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ impl Tokenizer {
             };
             return Err(TextError::NoTokenizer { folder: folder.to_owned(), hint });
         }
-        let json = std::fs::read(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
+        let json = read_regular(&path).map_err(|source| TextError::Read { path: path.clone(), source })?;
         let mut config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let map = read_json(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
         if let (Value::Object(config), Value::Object(map)) = (&mut config, map) {
@@ -122,11 +123,20 @@ impl Tokenizer {
     }
 }
 
+/// Reads a regular file whole. Anything else is refused without opening it: to open a pipe waits for whoever writes to it.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    if std::fs::metadata(path)?.is_file() {
+        return std::fs::read(path);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+}
+
+/// Reads a JSON file that may be missing.
 /// Reads a JSON file that may be missing.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
-    let text = match std::fs::read(path) {
+    let text = match read_regular(path) {
         Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(TextError::Read { path: path.to_owned(), source }),
     };
     let json = serde_json::from_slice(&text);

@@ -16,7 +16,7 @@ use tokenizers::{Model, NormalizedString, PreTokenizer};
 use crate::template::SpecialTexts;
 use crate::{DecodeOptions, RenderedChat, StreamDecoder, TextError};
 pub use gguf::GgufVocab;
-pub(crate) use hf::read_json;
+pub(crate) use hf::{read_json, read_regular};
 pub(crate) use pieces::{PieceKind, PieceTable};
 pub use special::eos_ids;
 use spm::SpmMerger;
