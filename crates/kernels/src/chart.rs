@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use portolan_device::{DType, DeviceCaps, DeviceKind, Slice, cpu::Team, env};
+use portolan_device::{DType, DeviceCaps, DeviceKind, cpu::Team, env};
 use portolan_weights::{Encoding, Layout};
 
 use crate::{CacheKind, Launch, Op, OpKind, Result, StepShape, ValueType, cpu};
@@ -244,9 +244,4 @@ pub fn layouts(encoding: Encoding, shape: &[usize], caps: &DeviceCaps) -> Vec<La
 /// What makes a layout; none for [`Layout::Planes`].
 pub fn repack(layout: Layout) -> Option<std::sync::Arc<dyn portolan_weights::Repack>> {
     cpu::repack(layout)
-}
-
-/// A weight's planes as its kernels find them, for launch code.
-pub fn plane(weight: &portolan_weights::WeightTensor, index: usize) -> Option<&Slice> {
-    weight.planes.get(index)
 }

@@ -1,13 +1,10 @@
 //! `portolan bench`: speed under llama-bench's names.
 
 use anyhow::bail;
-use portolan::{
-    Core, Plan, loader,
-    tools::bench::{BenchOptions, BenchRow, OpProfile, bench, by_op},
-};
+use portolan::tools::bench::{BenchOptions, BenchRow, OpProfile, bench, by_op};
 use serde_json::{Value, json};
 
-use crate::{args::BenchArgs, output, progress::Bars};
+use crate::{args::BenchArgs, output};
 
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
     if args.repetitions == 0 {
@@ -19,12 +16,9 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
     options.context = Some(options.context.unwrap_or(0).max(deepest.saturating_add(longest)).max(1));
     options.max_sequences = 1;
     options.max_logits = 1;
-    let mut bars = Bars::new();
-    let path = loader::find(&args.model, &mut bars)?;
-    let device = loader::device(&options)?;
-    let plan = Plan::new(&path, &device, &options)?;
-    let mut core = Core::load(&plan, &mut |done, total| loader::Progress::load(&mut bars, done, total))?;
-    drop(bars);
+    let (plan, device) = super::plan(&args.model, &options)?;
+    let mut core = super::load_core(&plan)?;
+    let path = &plan.checkpoint.path;
     let sampling = (args.sample.temperature > 0.0 || args.sample.top_p < 1.0).then(|| args.sample.params());
     let plain = !args.json && !args.csv;
     if plain {

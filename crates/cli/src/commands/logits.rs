@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use portolan::{Core, Plan, loader, tools};
+use portolan::tools;
 
-use crate::{args::LogitsArgs, progress::Bars};
+use crate::args::LogitsArgs;
 
 pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
     let ids = parse_ids(&args.ids)?;
@@ -18,16 +18,12 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
     options.chunk = rows;
     options.max_logits = rows;
     options.max_sequences = 1;
-    let mut bars = Bars::new();
-    let path = loader::find(&args.model, &mut bars)?;
-    let device = loader::device(&options)?;
-    let plan = Plan::new(&path, &device, &options)?;
+    let (plan, _) = super::plan(&args.model, &options)?;
     let same = |file: &std::path::PathBuf| matches!((file.canonicalize(), args.output.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if plan.checkpoint.files.iter().any(same) {
         bail!("{} is a file of the model itself; give another name with -o", args.output.display());
     }
-    let mut core = Core::load(&plan, &mut |done, total| loader::Progress::load(&mut bars, done, total))?;
-    drop(bars);
+    let mut core = super::load_core(&plan)?;
     let logits = tools::logits::logits(&mut core, &ids, args.greedy, rows)?;
     logits.save(&args.output)?;
     Ok(())

@@ -8,7 +8,7 @@ pub(crate) mod ports;
 pub(crate) mod pull;
 pub(crate) mod run;
 
-use portolan::Engine;
+use portolan::{Core, Engine, LoadOptions, Plan, device::Device, loader};
 
 use crate::{args::LoadArgs, output, progress::Bars};
 
@@ -21,4 +21,17 @@ fn load(model: &str, load: &LoadArgs) -> anyhow::Result<Engine> {
         eprintln!("{}", output::loaded_line(engine.info()));
     }
     Ok(engine)
+}
+
+/// Finds and plans a model: for the commands that drive its steps themselves.
+fn plan(model: &str, options: &LoadOptions) -> anyhow::Result<(Plan, Device)> {
+    let path = loader::find(model, &mut Bars::new())?;
+    let device = loader::device(options)?;
+    Ok((Plan::new(&path, &device, options)?, device))
+}
+
+/// Loads what was planned, with a progress bar.
+fn load_core(plan: &Plan) -> anyhow::Result<Core> {
+    let mut bars = Bars::new();
+    Ok(Core::load(plan, &mut |done, total| loader::Progress::load(&mut bars, done, total))?)
 }

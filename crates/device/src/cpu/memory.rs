@@ -23,11 +23,11 @@ pub(super) fn alloc_host(device: DeviceId, len: usize, kind: MemoryKind) -> Resu
     let layout = layout_of(len).ok_or_else(refused)?;
     // Every byte is initialised, so that a `&mut [u8]` of it is sound. Large blocks are mapped, whose pages the kernel
     // hands out zeroed when they are first touched: by whoever fills them, on all of its threads, and not here.
-    let (ptr, len) = if len >= HUGE {
-        (map_zeroed(len), len)
+    let ptr = if len >= HUGE {
+        map_zeroed(len)
     } else {
         // SAFETY: the layout's size is not zero.
-        (unsafe { alloc_zeroed(layout) }, len)
+        unsafe { alloc_zeroed(layout) }
     };
     let host = NonNull::new(ptr).ok_or_else(refused)?;
     Ok(RawMemory { device_addr: host.as_ptr() as u64, host: Some(host), len, kind })
