@@ -328,7 +328,8 @@ struct Conversation {
 impl Conversation {
     /// None where there is no `script`.
     fn start(home: &Home, flags: &str) -> Option<Self> {
-        let line = format!("{} run {} {flags}", env!("CARGO_BIN_EXE_portolan"), home.model().display());
+        // `exec`: a shell that waits would take the Ctrl-C for itself as well, and end with 130 whatever we answer.
+        let line = format!("exec {} run {} {flags}", env!("CARGO_BIN_EXE_portolan"), home.model().display());
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).env("PORTOLAN_MODELS_DIR", home.path("cache/models"));
         command.env("TERM", "xterm").env("PORTOLAN_THREADS", "1");
