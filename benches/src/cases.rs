@@ -105,7 +105,7 @@ fn bench(name: String, op: Op, rows: usize, inputs: &[ValueInfo], outputs: Vec<V
         inputs: inputs.iter().map(value).collect(),
         name,
         op,
-        shape: StepShape { rows, selected: rows, seqs: 1 },
+        shape: StepShape { rows, selected: rows, seqs: 1, kv: 0 },
         weights: Vec::new(),
         cache: None,
         outputs,

@@ -10,8 +10,9 @@ pub use cases::{Bench, benches};
 
 use portolan_device::{Device, cpu::CpuOptions};
 use portolan_kernels::{
-    Cost, KernelError, Launch, OpKind, StepShape, Variant, activation_dtype, chart,
+    Cost, GpuPrograms, KernelError, Launch, OpKind, StepShape, Variant, activation_dtype, chart,
     conformance::{
+        Target,
         place::{Placer, weight_specs},
         run_variant,
     },
@@ -63,7 +64,7 @@ fn row<'a>(device: &'a Device, variant: &'static Variant, bench: &'a Bench) -> O
     }
     let layout = layouts.into_iter().find(|&layout| {
         let weights = weight_specs(case, layout);
-        (variant.takes)(&case.spec(&weights), device.caps()).is_ok()
+        (variant.takes)(&case.spec(&weights, activation_dtype(device.caps().kind())), device.caps()).is_ok()
     })?;
     let packed = match layout {
         Layout::Packed(name) => format!(" {name}"),
@@ -80,6 +81,8 @@ pub struct Ready<'a> {
     shape: StepShape,
     device: &'a Device,
     variant: &'static Variant,
+    placer: Placer,
+    programs: GpuPrograms,
 }
 
 impl<'a> Row<'a> {
@@ -94,7 +97,7 @@ impl<'a> Row<'a> {
     /// # Errors
     /// When memory runs out.
     pub fn ready(&self) -> Result<Ready<'a>, KernelError> {
-        let placer = Placer::new(self.device)?;
+        let placer = Placer::new(self.device, activation_dtype(self.device.caps().kind()))?;
         let placed = placer.place(&self.bench.filled(), self.layout)?;
         let mut launches = vec![placed.launch];
         if self.bench.reads_memory() {
@@ -105,7 +108,8 @@ impl<'a> Row<'a> {
             }
         }
         let (device, variant, shape) = (self.device, self.variant, self.bench.case.shape);
-        Ok(Ready { launches, next: 0, shape, device, variant })
+        let programs = GpuPrograms::new(device);
+        Ok(Ready { launches, next: 0, shape, device, variant, placer, programs })
     }
 }
 
@@ -122,10 +126,23 @@ impl Ready<'_> {
     /// # Errors
     /// When the device fails.
     pub fn run(&mut self) -> Result<(), KernelError> {
-        let launch = &self.launches[self.next];
-        self.next = (self.next + 1) % self.launches.len();
-        let team = self.device.team().map(AsRef::as_ref);
-        run_variant(self.variant, launch, self.shape, self.device, team)
+        let next = (self.next + 1) % self.launches.len();
+        let launch = &mut self.launches[std::mem::replace(&mut self.next, next)];
+        let target = Target {
+            device: self.device,
+            team: self.device.team().map(AsRef::as_ref),
+            stream: self.placer.stream(),
+            programs: &self.programs,
+        };
+        run_variant(self.variant, launch, self.shape, &target)
+    }
+
+    /// Waits for what was run.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn wait(&self) -> Result<(), KernelError> {
+        Ok(self.placer.stream().synchronize()?)
     }
 }
 

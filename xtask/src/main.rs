@@ -13,6 +13,7 @@ mod rust_source;
 mod test_run;
 mod tree;
 mod verify;
+mod verify_cuda;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,8 @@ struct Args {
 enum Task {
     /// Run every gate that a change must pass, and print a table of them.
     Verify(verify::Args),
+    /// Prove what can be proved of the CUDA side on this machine.
+    VerifyCuda(verify_cuda::Args),
     /// Write the generated documents: docs/environment.md and docs/ports.md.
     Gendocs,
 }
@@ -37,6 +40,7 @@ enum Task {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Verify(args) => verify::run(&tree::root(), &args),
+        Task::VerifyCuda(args) => verify_cuda::run(&args),
         Task::Gendocs => gendocs::write(&tree::root()).map(|()| true),
     };
     match done {

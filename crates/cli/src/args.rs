@@ -73,6 +73,9 @@ pub(crate) struct LoadArgs {
     /// Type of the cache: f16, bf16, f32
     #[arg(long, help_heading = "Loading")]
     cache_type: Option<CacheType>,
+    /// Type of activations on a GPU: bf16, f16, f32 [default: bf16]
+    #[arg(long, value_name = "TYPE", help_heading = "Loading")]
+    activations: Option<CacheType>,
     /// Plain f32 kernels and an f32 cache: slow, and the reference for everything else
     #[arg(long, help_heading = "Loading")]
     exact: bool,
@@ -89,6 +92,7 @@ impl LoadArgs {
         options.context = self.context;
         options.cache_tokens = self.cache_tokens;
         options.cache = self.cache_type;
+        options.activation = self.activations;
         options.exact = self.exact;
         options.deterministic = self.deterministic;
         options
@@ -236,6 +240,11 @@ pub(crate) struct PortsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Compile the kernels that a model needs on a GPU, and keep them, so that its first load does not wait
+    #[arg(long, value_name = "MODEL", conflicts_with = "json")]
+    pub(crate) warm: Option<String>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
 }
 
 #[derive(clap::Args)]

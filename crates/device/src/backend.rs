@@ -14,7 +14,10 @@
 
 use std::{fmt::Debug, ptr::NonNull, sync::Arc};
 
-use crate::{DeviceCaps, DeviceError, MemoryInfo, MemoryKind, Result, Slice, cpu::Team};
+use crate::{
+    DeviceCaps, DeviceError, KernelResources, KernelSource, LaunchConfig, MemoryInfo, MemoryKind, Result,
+    Slice, cpu::Team,
+};
 
 /// One allocation, as a backend hands it out. Not an owner: [`crate::Buffer`] is.
 #[derive(Debug)]
@@ -58,6 +61,15 @@ pub trait Backend: Send + Sync + Debug {
     /// A new event, without timing.
     fn create_event(&self) -> Result<Box<dyn EventBackend>>;
 
+    /// Compiles device code, or finds it compiled on disk, and loads it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Compile`] with the compiler's log; `Unsupported` on a device that runs none.
+    fn load_kernel(&self, source: &KernelSource<'_>) -> Result<Box<dyn KernelBackend>> {
+        let _ = source;
+        Err(DeviceError::Unsupported { device: self.caps().id, what: "device code" })
+    }
+
     /// The team of threads that runs the CPU's kernels; none on a GPU.
     fn team(&self) -> Option<&Arc<Team>> {
         None
@@ -90,6 +102,17 @@ pub trait StreamBackend: Send + Sync + Debug {
     /// As for `copy`.
     unsafe fn fill(&self, dst: &Slice, byte: u8) -> Result<()>;
 
+    /// Launches a kernel of the same device behind all earlier work of this stream. `args` is the one struct that it
+    /// takes.
+    ///
+    /// # Safety
+    /// The struct is the one that the kernel expects, and what its addresses point to stays allocated, and is used by
+    /// nobody else against the kernel's use, until it has run.
+    unsafe fn launch(&self, kernel: &dyn KernelBackend, config: &LaunchConfig, args: &[u8]) -> Result<()> {
+        let _ = (kernel, config, args);
+        Err(self.no_kernels())
+    }
+
     /// Marks `event` as complete once all earlier work of this stream is done.
     fn record(&self, event: &dyn EventBackend) -> Result<()>;
 
@@ -111,6 +134,19 @@ pub trait StreamBackend: Send + Sync + Debug {
 
     /// The error of a stream that cannot capture.
     fn no_graphs(&self) -> DeviceError;
+
+    /// The error of a stream that runs no device code.
+    fn no_kernels(&self) -> DeviceError {
+        match self.no_graphs() {
+            DeviceError::Unsupported { device, .. } => {
+                DeviceError::Unsupported { device, what: "device code" }
+            }
+            other => other,
+        }
+    }
+
+    /// For a backend to find its own type again.
+    fn as_any(&self) -> &dyn std::any::Any;
 }
 
 /// A point in a stream.
@@ -130,4 +166,12 @@ pub trait GraphBackend: Send + Sync + Debug {
     /// # Safety
     /// Every buffer that the recording used is still allocated.
     unsafe fn launch(&self, stream: &dyn StreamBackend) -> Result<()>;
+}
+
+/// A loaded function of device code.
+pub trait KernelBackend: Send + Sync + Debug {
+    /// What it takes of the device.
+    fn resources(&self) -> KernelResources;
+    /// For a backend to find its own type again.
+    fn as_any(&self) -> &dyn std::any::Any;
 }

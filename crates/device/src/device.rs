@@ -1,9 +1,11 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    Buffer, DeviceCaps, DeviceError, DeviceId, DeviceKind, Event, MemoryKind, Result, Stream,
+    Buffer, DeviceCaps, DeviceError, DeviceId, DeviceKind, Event, Kernel, KernelSource, MemoryKind, Result,
+    Stream,
     backend::Backend,
     cpu::{CpuBackend, CpuOptions, Team},
+    cuda::CudaBackend,
 };
 
 /// Free and total bytes of a pool.
@@ -27,6 +29,14 @@ impl Device {
     /// The host's processor, with a team of threads of its own.
     pub fn cpu(options: &CpuOptions) -> Result<Self> {
         Ok(Device { backend: Arc::new(CpuBackend::new(options)?) })
+    }
+
+    /// A GPU of NVIDIA's, by its number.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] without a driver, a compiler, or such a GPU: what to install is in the message.
+    pub fn cuda(ordinal: usize) -> Result<Self> {
+        Ok(Device { backend: Arc::new(CudaBackend::new(ordinal)?) })
     }
 
     /// Wraps a backend; the way for a backend outside this crate (a fake one in a test) to come in.
@@ -63,6 +73,11 @@ impl Device {
     /// A new event, without timing.
     pub fn event(&self) -> Result<Event> {
         Ok(Event::new(self.backend.create_event()?))
+    }
+
+    /// Compiles device code, or finds it compiled on disk, and loads it.
+    pub fn kernel(&self, source: &KernelSource<'_>) -> Result<Kernel> {
+        Ok(Kernel { device: self.id(), backend: self.backend.load_kernel(source)? })
     }
 
     /// The team of threads that runs the CPU's kernels; none on a GPU.

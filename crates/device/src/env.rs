@@ -38,6 +38,24 @@ pub const TABLE: &[Var] = &[
         meaning: "Where fetched models are kept.",
     },
     Var {
+        name: "PORTOLAN_CACHE_DIR",
+        kind: VarType::Path,
+        default: "$XDG_CACHE_HOME/portolan/kernels or ~/.cache/portolan/kernels",
+        meaning: "Where compiled kernels of GPUs are kept.",
+    },
+    Var {
+        name: "PORTOLAN_NVRTC_LIBRARY",
+        kind: VarType::Path,
+        default: "libnvrtc.so.13 or .12, of the system, of CUDA_HOME, or of a Python environment",
+        meaning: "The CUDA compiler library to open.",
+    },
+    Var {
+        name: "PORTOLAN_GRAPHS",
+        kind: VarType::Switch,
+        default: "on",
+        meaning: "Off: steps of a GPU are launched kernel by kernel, not as captured graphs.",
+    },
+    Var {
         name: "PORTOLAN_THREADS",
         kind: VarType::Number,
         default: "one a core",
@@ -143,6 +161,12 @@ pub fn number(name: &str) -> Result<Option<usize>, BadVariable> {
 pub fn text(name: &str) -> Option<String> {
     debug_assert!(row_of(name).is_some(), "{name} is not in the table");
     std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// The path `name`, if it is set and not empty; it need not be UTF-8.
+pub fn path(name: &str) -> Option<std::path::PathBuf> {
+    debug_assert!(row_of(name).is_some(), "{name} is not in the table");
+    std::env::var_os(name).filter(|v| !v.is_empty()).map(Into::into)
 }
 
 /// Names among `names` that begin with `PORTOLAN_` and stand in no row.

@@ -34,6 +34,18 @@ pub enum DeviceError {
         /// What the driver said.
         reason: String,
     },
+    /// Device code that the compiler refuses: a fault of ours, or a compiler too old for the device.
+    #[error("{device}: {kernel} does not compile with {compiler}: {log}")]
+    Compile {
+        /// The device that it is for.
+        device: DeviceId,
+        /// Entry point and file.
+        kernel: String,
+        /// The compiler, its version and its target.
+        compiler: String,
+        /// What it said.
+        log: String,
+    },
     /// A copy or a view goes beyond its buffer.
     #[error("{device}: {what}: range {offset}..{end} is outside a buffer of {len} bytes")]
     OutOfRange {

@@ -19,17 +19,22 @@
 pub mod backend;
 pub mod caps;
 pub mod cpu;
+pub mod cuda;
 mod device;
 mod dtype;
 pub mod env;
 mod error;
+mod kernel;
+mod kernel_cache;
 mod memory;
+mod rtc;
 mod stream;
 
 pub use caps::{DeviceCaps, DeviceId, DeviceKind};
 pub use device::{Device, DeviceChoice, MemoryInfo};
 pub use dtype::DType;
 pub use error::DeviceError;
+pub use kernel::{Kernel, KernelResources, KernelSource, LaunchConfig};
 pub use memory::{Buffer, MemoryKind, Slice};
 pub use stream::{Event, Graph, Stream};
 

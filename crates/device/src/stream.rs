@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::{
-    DeviceError, DeviceId, Result, Slice,
+    DeviceError, DeviceId, Kernel, LaunchConfig, Result, Slice,
     backend::{EventBackend, GraphBackend, StreamBackend},
 };
 
@@ -63,6 +63,16 @@ impl Stream {
     pub unsafe fn fill(&self, dst: &Slice, byte: u8) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend.fill(dst, byte) }
+    }
+
+    /// Launches a kernel behind all earlier work of this stream; `args` is the one struct that it takes.
+    ///
+    /// # Safety
+    /// The struct is the one that the kernel expects, and what its addresses point to stays allocated, and is used by
+    /// nobody else against the kernel's use, until it has run. The kernel itself must not be dropped before.
+    pub unsafe fn launch_kernel(&self, kernel: &Kernel, config: &LaunchConfig, args: &[u8]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.backend.launch(kernel.backend.as_ref(), config, args) }
     }
 
     /// Marks `event` as complete once all earlier work of this stream is done.

@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, fmt};
 use portolan_device::{DType, DeviceCaps, DeviceKind, cpu::Team, env};
 use portolan_weights::{Encoding, Layout};
 
-use crate::{CacheKind, Launch, Op, OpKind, Result, StepShape, ValueType, cpu};
+use crate::{
+    CacheKind, Launch, Op, OpKind, Result, StepShape, ValueType, cpu,
+    gpu::{self, GpuKernel},
+};
 
 /// The use of an op that a port is sought for.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub struct OpSpec<'a> {
     pub op: &'a Op,
     /// Rows of the step.
     pub rows: usize,
+    /// What [`ValueType::Activation`] is.
+    pub activation: DType,
     /// Type of the first input.
     pub input: ValueType,
     /// Columns of the first input (0 without one).
@@ -122,6 +127,18 @@ pub type CpuKernel = fn(&Launch, StepShape, &Team);
 pub enum Entry {
     /// A Rust function over the CPU's team.
     Cpu(CpuKernel),
+    /// Device code.
+    Gpu(&'static GpuKernel),
+}
+
+impl Entry {
+    /// The device code, where it is that.
+    pub fn gpu(&self) -> Option<&'static GpuKernel> {
+        match self {
+            Entry::Cpu(_) => None,
+            Entry::Gpu(kernel) => Some(kernel),
+        }
+    }
 }
 
 /// One implementation of an op on one kind of device.
@@ -135,6 +152,9 @@ pub struct Variant {
     pub exact: bool,
     /// A row's result does not depend on the other rows.
     pub batch_invariant: bool,
+    /// Numbers that stand in f32 elsewhere (dequantized weights, probabilities) are rounded to a type of 16 bits before
+    /// a matrix unit multiplies them.
+    pub rounds_weights: bool,
     /// Only under `PORTOLAN_PORT_<OP>=1`.
     pub opt_in: bool,
     /// Whether it takes a use, beyond what the fields above say.
@@ -155,7 +175,7 @@ impl fmt::Debug for Variant {
 pub fn slot(op: OpKind, device: DeviceKind) -> &'static [Variant] {
     match device {
         DeviceKind::Cpu => cpu::variants(op),
-        DeviceKind::Cuda | DeviceKind::Rocm => &[],
+        DeviceKind::Cuda | DeviceKind::Rocm => gpu::variants(op, device),
     }
 }
 

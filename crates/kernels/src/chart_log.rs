@@ -90,6 +90,7 @@ mod tests {
         let spec = OpSpec {
             op: &Op::Matmul,
             rows: 1,
+            activation: DType::F32,
             input: ValueType::Q8Rows,
             input_cols: 64,
             weights: &weights,

@@ -5,7 +5,7 @@ use portolan_weights::{Layout, WeightTensor};
 
 use crate::{
     CacheKind, CacheView, KernelError, Launch, Op, OpKind, PAGE_TOKENS, Result, RowSet, ValueType, View,
-    activation_dtype, chart, row_bytes,
+    chart, row_bytes,
 };
 
 impl Launch {
@@ -238,7 +238,7 @@ impl Check<'_> {
 
     fn memory(&self) -> Result<()> {
         let launch = self.launch;
-        let activation = activation_dtype(self.caps.kind());
+        let activation = launch.activation;
         let max = launch.step.max_shape();
         for view in launch.inputs.iter().chain(&launch.outputs) {
             let bytes = max.of(view.rows).saturating_mul(row_bytes(view.dtype, view.cols, activation));

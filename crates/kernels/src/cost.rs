@@ -155,7 +155,7 @@ mod tests {
 
     #[track_caller]
     fn check(op: OpKind, name: &str, context: Context, expected: Cost) {
-        let placer = Placer::new(&Device::cpu(&CpuOptions { threads: 1 }).unwrap()).unwrap();
+        let placer = Placer::new(&Device::cpu(&CpuOptions { threads: 1 }).unwrap(), DType::F32).unwrap();
         let case = cases::of(op).into_iter().find(|c| c.name.starts_with(name)).unwrap();
         let placed = placer.place(&case, Layout::Planes).unwrap();
         assert_eq!(placed.launch.cost(case.shape, DType::F32, context), expected);

@@ -48,7 +48,7 @@ pub enum RowSet {
 pub enum ValueType {
     /// The device's activation type: f32 on the CPU.
     Activation,
-    /// f32 on every device (rope tables, logits).
+    /// f32 on every device (the residual stream, rope tables, logits).
     F32,
     /// i32.
     I32,
@@ -242,12 +242,16 @@ impl GraphBuilder {
         self.graph.value(value).rows
     }
 
-    /// [`Op::Embed`].
+    fn dtype(&self, value: ValueId) -> ValueType {
+        self.graph.value(value).dtype
+    }
+
+    /// [`Op::Embed`]: the residual stream, in f32.
     pub fn embed(&mut self, table: WeightId) -> ValueId {
         let shape = self.graph.weights[table.index()].shape.clone();
         self.graph.vocab = shape.first().copied().unwrap_or(0);
         let dim = shape.last().copied().unwrap_or(0);
-        self.push_one(Op::Embed, &[], &[table], None, (RowSet::Tokens, dim, ValueType::Activation))
+        self.push_one(Op::Embed, &[], &[table], None, (RowSet::Tokens, dim, ValueType::F32))
     }
 
     /// [`Op::RmsNorm`] over each `width` columns, the length of the weight.
@@ -305,9 +309,9 @@ impl GraphBuilder {
         self.push_one(Op::Activate(f), &[x], &[], None, out)
     }
 
-    /// [`Op::Add`].
+    /// [`Op::Add`]: of the type of `a`.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
-        let out = (self.rows(a), self.cols(a), ValueType::Activation);
+        let out = (self.rows(a), self.cols(a), self.dtype(a));
         self.push_one(Op::Add, &[a, b], &[], None, out)
     }
 
@@ -317,10 +321,11 @@ impl GraphBuilder {
         self.push_one(Op::Mul, &[a, b], &[], None, out)
     }
 
-    /// [`Op::AddRmsNorm`]: gives the sum and its norm.
+    /// [`Op::AddRmsNorm`]: gives the sum, of the type of `a`, and its norm.
     pub fn add_rms_norm(&mut self, a: ValueId, b: ValueId, weight: WeightId, eps: f32) -> (ValueId, ValueId) {
-        let out = (self.rows(a), self.cols(a), ValueType::Activation);
-        let made = self.push(Op::AddRmsNorm { eps }, &[a, b], &[weight], None, &[out, out]);
+        let sum = (self.rows(a), self.cols(a), self.dtype(a));
+        let normed = (self.rows(a), self.cols(a), ValueType::Activation);
+        let made = self.push(Op::AddRmsNorm { eps }, &[a, b], &[weight], None, &[sum, normed]);
         (made[0], made[1])
     }
 
@@ -332,7 +337,7 @@ impl GraphBuilder {
 
     /// [`Op::SelectRows`].
     pub fn select_rows(&mut self, x: ValueId) -> ValueId {
-        let out = (RowSet::Selected, self.cols(x), ValueType::Activation);
+        let out = (RowSet::Selected, self.cols(x), self.dtype(x));
         self.push_one(Op::SelectRows, &[x], &[], None, out)
     }
 

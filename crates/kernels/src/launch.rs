@@ -42,7 +42,7 @@ impl StepBuffers {
 
     /// The largest step that fits.
     pub fn max_shape(&self) -> StepShape {
-        StepShape { rows: self.max_rows, selected: self.max_selected(), seqs: self.max_seqs }
+        StepShape { rows: self.max_rows, selected: self.max_selected(), seqs: self.max_seqs, kv: 0 }
     }
 
     /// Whether a step fits: to be asked before its launches run.
@@ -61,6 +61,8 @@ pub struct StepShape {
     pub selected: usize,
     /// S: sequences.
     pub seqs: usize,
+    /// The most positions that a row of the step sees, or more; 0 where it is not known.
+    pub kv: usize,
 }
 
 impl StepShape {
@@ -86,10 +88,11 @@ pub struct View {
     pub dtype: ValueType,
 }
 
-/// What [`ValueType::Activation`] is on a device.
+/// What [`ValueType::Activation`] is on a device, where nobody asked for another.
 pub const fn activation_dtype(device: DeviceKind) -> DType {
     match device {
-        DeviceKind::Cpu | DeviceKind::Cuda | DeviceKind::Rocm => DType::F32,
+        DeviceKind::Cpu => DType::F32,
+        DeviceKind::Cuda | DeviceKind::Rocm => DType::BF16,
     }
 }
 
@@ -127,6 +130,8 @@ pub struct Launch {
     pub op: Op,
     /// Where in the model, for messages.
     pub scope: String,
+    /// What [`ValueType::Activation`] is.
+    pub activation: DType,
     /// Values that it reads.
     pub inputs: Vec<View>,
     /// Weights that it reads.
@@ -137,4 +142,6 @@ pub struct Launch {
     pub outputs: Vec<View>,
     /// What changes from step to step.
     pub step: Arc<StepBuffers>,
+    /// Room for a GPU kernel's own use; none on the CPU.
+    pub scratch: Option<Slice>,
 }

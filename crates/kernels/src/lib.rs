@@ -26,6 +26,7 @@ pub mod cpu;
 mod decompose;
 mod error;
 pub mod exec;
+pub mod gpu;
 mod graph;
 mod launch;
 mod op;
@@ -37,6 +38,7 @@ pub use chart_log::{log_choice, port_line};
 pub use cost::{Context, Cost};
 pub use decompose::decompose;
 pub use error::KernelError;
+pub use gpu::GpuPrograms;
 pub use graph::{
     CacheDecl, CacheId, CacheKind, Graph, GraphBuilder, Node, RowSet, ValueId, ValueInfo, ValueType,
     WeightDecl, WeightId,

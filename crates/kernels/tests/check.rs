@@ -1,7 +1,7 @@
 //! The check of a launch: each part that does not fit is found and named.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use portolan_device::{Device, MemoryKind, cpu::CpuOptions};
+use portolan_device::{DType, Device, MemoryKind, cpu::CpuOptions};
 use portolan_kernels::{
     KernelError, Launch, Op, OpKind, RowSet, ValueType,
     conformance::{cases, place::Placer},
@@ -16,7 +16,7 @@ fn check(op: OpKind, change: impl FnOnce(&mut Launch, &Device), expected: &str) 
         .into_iter()
         .find(|c| c.rows() > 1 && c.shape.selected == 0)
         .unwrap_or_else(|| cases::of(op).remove(20));
-    let placed = Placer::new(&device).unwrap().place(&case, Layout::Planes).unwrap();
+    let placed = Placer::new(&device, DType::F32).unwrap().place(&case, Layout::Planes).unwrap();
     let mut launch = placed.launch.clone();
     assert_eq!(launch.check(device.caps()), Ok(()), "{op}");
     launch.scope = "layers.3".to_owned();
@@ -30,7 +30,7 @@ fn check(op: OpKind, change: impl FnOnce(&mut Launch, &Device), expected: &str) 
 fn every_case_of_the_suite_fits() {
     // `Placer::place` checks, so it is enough to place one of each kind.
     let device = Device::cpu(&CpuOptions { threads: 1 }).unwrap();
-    let placer = Placer::new(&device).unwrap();
+    let placer = Placer::new(&device, DType::F32).unwrap();
     for op in OpKind::ALL {
         for case in cases::of(op).iter().step_by(17) {
             if let Err(error) = placer.place(case, Layout::Planes) {
@@ -159,7 +159,7 @@ fn overlaps() {
 fn a_step_that_does_not_fit() {
     let device = Device::cpu(&CpuOptions { threads: 1 }).unwrap();
     let case = cases::of(OpKind::SelectRows).into_iter().find(|c| c.shape.selected == 2).unwrap();
-    let placed = Placer::new(&device).unwrap().place(&case, Layout::Planes).unwrap();
+    let placed = Placer::new(&device, DType::F32).unwrap().place(&case, Layout::Planes).unwrap();
     let (step, mut shape) = (&placed.launch.step, case.shape);
     assert!(step.holds(shape));
     shape.selected = 3;

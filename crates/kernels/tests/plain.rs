@@ -3,9 +3,10 @@
 
 use portolan_device::{DType, Device, DeviceKind, cpu::CpuOptions};
 use portolan_kernels::{
-    CacheKind, Op, OpKind, PAGE_TOKENS, RowSet, StepShape, ValueInfo, ValueType,
+    CacheKind, GpuPrograms, Op, OpKind, PAGE_TOKENS, RowSet, StepShape, ValueInfo, ValueType,
     chart::{self, Entry},
     conformance::{
+        Target,
         cases::{
             self,
             steps::{Part, cache, step},
@@ -22,12 +23,18 @@ use proptest::prelude::*;
 /// Runs the plain variant of a case and gives its first output.
 fn run(case: &Case, name: &str) -> Vec<f32> {
     let device = Device::cpu(&CpuOptions { threads: 2 }).unwrap();
-    let placer = Placer::new(&device).unwrap();
-    let placed = placer.place(case, Layout::Planes).unwrap();
+    let placer = Placer::new(&device, DType::F32).unwrap();
+    let mut placed = placer.place(case, Layout::Planes).unwrap();
     let slot = chart::slot(case.op.kind(), DeviceKind::Cpu);
     let variant = slot.iter().find(|v| v.name == name).unwrap();
     assert!(matches!(variant.entry, Entry::Cpu(_)));
-    run_variant(variant, &placed.launch, case.shape, &device, device.team().map(AsRef::as_ref)).unwrap();
+    let target = Target {
+        device: &device,
+        team: device.team().map(AsRef::as_ref),
+        stream: placer.stream(),
+        programs: &GpuPrograms::new(&device),
+    };
+    run_variant(variant, &mut placed.launch, case.shape, &target).unwrap();
     let results = placer.results(&placed).unwrap();
     assert!(results.guards_whole);
     decode(DType::F32, &results.outputs[0])
@@ -217,5 +224,5 @@ fn what_is_out_of_range_is_not_a_number() {
     assert!(run(&attention, "plain").iter().all(|y| y.is_nan()));
     attention.step.positions[0] = -1;
     assert!(run(&attention, "plain").iter().all(|y| y.is_nan()));
-    assert_eq!(attention.shape, StepShape { rows: 1, selected: 0, seqs: 1 });
+    assert_eq!(attention.shape, StepShape { rows: 1, selected: 0, seqs: 1, kv: 0 });
 }

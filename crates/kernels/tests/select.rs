@@ -22,7 +22,7 @@ fn weight(encoding: Encoding, layout: Layout) -> [WeightSpec; 1] {
 const F32: Encoding = Encoding::Dense(DType::F32);
 
 fn matmul(weights: &[WeightSpec], input: ValueType, input_cols: usize) -> OpSpec<'_> {
-    OpSpec { op: &Op::Matmul, rows: 4, input, input_cols, weights, cache: None }
+    OpSpec { op: &Op::Matmul, rows: 4, activation: DType::F32, input, input_cols, weights, cache: None }
 }
 
 fn policy(exact: bool, deterministic: bool, switch: Option<bool>) -> PortPolicy {
@@ -99,6 +99,7 @@ fn the_cpu_under_exact_takes_the_plain_port_or_says_why_not() {
     let of = |op, input_cols, cache| OpSpec {
         op,
         rows: 1,
+        activation: DType::F32,
         input: ValueType::Activation,
         input_cols,
         weights: &[],

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, path::Path, time::Instant};
 
-use portolan_device::Device;
+use portolan_device::{DType, Device, DeviceKind};
 use portolan_kernels::{
     Graph, PortPolicy, StepShape,
     exec::{Runner, StepInputs, StepLimits},
@@ -19,7 +19,7 @@ use crate::{
     Error, LoadOptions, Result,
     cache::{CacheLayout, Caches, PagePool, PrefixIndex, Sequence},
     plan::{Lowered, Placement, Target, lower, memory_plan, place},
-    program::{OpTimes, Program, activation_dtype},
+    program::{OpTimes, Program},
 };
 
 /// A sequence in a [`Core`].
@@ -64,6 +64,7 @@ pub struct Plan {
     pub(crate) placement: Placement,
     pub(crate) caches: CacheLayout,
     pub(crate) limits: StepLimits,
+    pub(crate) activation: DType,
     pub(crate) device: Device,
 }
 
@@ -71,6 +72,7 @@ impl Plan {
     /// Plans a checkpoint on a device.
     pub fn new(path: &Path, device: &Device, options: &LoadOptions) -> Result<Self> {
         options.check()?;
+        options.check_device(device.caps().kind())?;
         let checkpoint = Checkpoint::open(path)?;
         let model = Model::from_checkpoint(&checkpoint)?;
         Self::of_model(checkpoint, model, device, options)
@@ -85,7 +87,7 @@ impl Plan {
         let graph = &model.graph;
         let context = options.context_of(model.config.context)?;
         let cache_tokens = options.cache_tokens.unwrap_or(context).max(context);
-        let rows = options.chunk.max(1);
+        let rows = options.chunk_of(device.caps().kind());
         let seqs = options.max_sequences.max(1);
         let limits = StepLimits {
             rows: rows.max(seqs),
@@ -107,7 +109,8 @@ impl Plan {
         check_shapes(&checkpoint, graph, &resolved)?;
         let encodings: Vec<_> = resolved.tensors.iter().map(|t| t.resolved.encoding).collect();
         let cache_dtype = options.cache_dtype();
-        let target = Target { caps: device.caps(), policy: &policy, limits, cache_dtype };
+        let activation = options.activation_dtype(device.caps().kind());
+        let target = Target { caps: device.caps(), policy: &policy, limits, cache_dtype, activation };
         let lowered = lower(target, graph, &encodings)?;
         for (request, &layout) in requests.iter_mut().zip(&lowered.layouts) {
             request.repack = portolan_kernels::chart::repack(layout);
@@ -116,7 +119,7 @@ impl Plan {
 
         warn_of_layers_left_out(&checkpoint, &load, model.config.layers);
 
-        let placement = place(&lowered, limits, activation_dtype(device.caps().kind()));
+        let placement = place(&lowered, limits, activation);
         let caches = CacheLayout::new(&graph.caches, cache_dtype, cache_tokens)?;
         let logits_bytes = limits.selected * graph.vocab * 4;
         let memory = memory_plan(device, &load, &placement, &caches, limits, logits_bytes)?;
@@ -129,9 +132,21 @@ impl Plan {
             placement,
             caches,
             limits,
+            activation,
             device: device.clone(),
             model,
         })
+    }
+
+    /// The device that it is for.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Compiles the kernels of a GPU that the plan needs, and keeps them on disk, so that a later load finds them. Gives
+    /// how many there are; none on the CPU.
+    pub fn warm(&self) -> Result<usize> {
+        if self.device.caps().kind() == DeviceKind::Cpu { Ok(0) } else { crate::program::warm(self) }
     }
 
     /// Refuses what no memory can hold; under `PORTOLAN_MEMORY_GUARD=0` warns and goes on.
@@ -209,7 +224,7 @@ impl Core {
     pub fn load(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         plan.check_memory()?;
         let started = Instant::now();
-        let runner = Runner::new(&plan.device, plan.limits)?;
+        let mut runner = Runner::new(&plan.device, plan.limits)?;
         let caches = Caches::new(&plan.device, plan.caches.clone())?;
         let (weights, mut load_stats) = portolan_weights::load(
             &plan.checkpoint,
@@ -219,7 +234,8 @@ impl Core {
             &ReadOptions::default(),
             progress,
         )?;
-        let program = Program::new(&runner, &plan.lowered, &plan.placement, &weights, &caches)?;
+        let program =
+            Program::new(&mut runner, plan.activation, &plan.lowered, &plan.placement, &weights, &caches)?;
         load_stats.wall = started.elapsed();
         Ok(Core {
             runner,
@@ -355,7 +371,9 @@ impl Core {
             self.grow(step.seq, step.tokens.len())?;
         }
         let shape = self.fill_inputs(batch)?;
-        self.program.run(&mut self.runner, &self.inputs, shape, self.profile.as_mut())?;
+        let padded = self.runner.bucket(shape);
+        self.inputs.pad(padded);
+        self.program.run(&mut self.runner, &self.inputs, padded, self.profile.as_mut())?;
         for step in batch {
             if let Some(sequence) = self.sequences.get_mut(&step.seq) {
                 sequence.tokens.extend_from_slice(step.tokens);
@@ -447,7 +465,8 @@ impl Core {
             let wanted = rows.end - selected(step)..rows.end;
             inputs.select.extend(wanted.map(|row| row as i32));
         }
-        Ok(StepShape { rows: inputs.ids.len(), selected: inputs.select.len(), seqs: batch.len() })
+        let kv = inputs.positions.iter().max().map_or(0, |&last| last as usize + 1);
+        Ok(StepShape { rows: inputs.ids.len(), selected: inputs.select.len(), seqs: batch.len(), kv })
     }
 
     /// Starts to add up the time of each op, or stops to; gives what was added up so far.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portolan_device::{Device, DeviceChoice, DeviceError, DeviceKind, cpu::CpuOptions, env};
+use portolan_device::{Device, DeviceChoice, DeviceError, DeviceId, DeviceKind, cpu::CpuOptions, env};
 use portolan_text::{ChatTemplates, GgufVocab, Tokenizer};
 use portolan_weights::{Checkpoint, ConfigSource, gguf::Metadata};
 
@@ -33,18 +33,64 @@ pub fn find(model: &str, progress: &mut dyn Progress) -> Result<PathBuf> {
     Ok(hub::resolve(model, &options, &mut |p| progress.fetch(&p))?)
 }
 
-/// The device that the options ask for.
-pub fn device(options: &LoadOptions) -> Result<Device> {
-    match options.device {
-        DeviceChoice::Auto => cpu(options),
-        DeviceChoice::Only(id) if id.kind == DeviceKind::Cpu => cpu(options),
-        DeviceChoice::Only(id) => Err(DeviceError::Unavailable {
-            kind: id.kind,
+/// The plan of a checkpoint on the device that the options ask for. `auto` takes the first GPU that runs the model and
+/// has room for it, and else the CPU; what it took, and why, is logged.
+pub fn plan(path: &Path, options: &LoadOptions) -> Result<Plan> {
+    let id = match options.device {
+        DeviceChoice::Only(id) => id,
+        DeviceChoice::Auto => return automatic(path, options),
+    };
+    Plan::new(path, &device(id, options)?, options)
+}
+
+/// A device by its name.
+fn device(id: DeviceId, options: &LoadOptions) -> Result<Device> {
+    match id.kind {
+        DeviceKind::Cpu => cpu(options),
+        DeviceKind::Cuda => Ok(Device::cuda(id.ordinal)?),
+        kind => Err(DeviceError::Unavailable {
+            kind,
             reason: "this version has no kernels for it yet".to_owned(),
             advice: "Take --device cpu".to_owned(),
         }
         .into()),
     }
+}
+
+fn automatic(path: &Path, options: &LoadOptions) -> Result<Plan> {
+    let gpus = match portolan_device::cuda::count() {
+        Ok(count) => count,
+        Err(error) => {
+            tracing::debug!("the model runs on the CPU: {error}");
+            0
+        }
+    };
+    for ordinal in 0..gpus {
+        let found = Device::cuda(ordinal).map_err(Error::from).and_then(|gpu| {
+            let plan = Plan::new(path, &gpu, options)?;
+            // A GPU that is too small is passed by, whatever PORTOLAN_MEMORY_GUARD says: the CPU may have the room.
+            match plan.memory.shortage() {
+                None => Ok(plan),
+                Some((pool, need, available)) => Err(Error::DoesNotFit {
+                    model: path.to_owned(),
+                    pool: plan.memory.pools[pool].name.clone(),
+                    need,
+                    available,
+                    plan: plan.memory.to_string(),
+                }),
+            }
+        });
+        match found {
+            Ok(plan) => {
+                let caps = plan.device.caps();
+                tracing::info!("the model runs on {} ({}): its plan fits", caps.id, caps.name);
+                return Ok(plan);
+            }
+            // What is wrong with the checkpoint is wrong on the CPU too, and is told from there.
+            Err(error) => tracing::info!("cuda:{ordinal} is not taken: {error}"),
+        }
+    }
+    Plan::new(path, &cpu(options)?, options)
 }
 
 fn cpu(options: &LoadOptions) -> Result<Device> {

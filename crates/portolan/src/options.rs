@@ -1,4 +1,4 @@
-use portolan_device::{DType, DeviceChoice};
+use portolan_device::{DType, DeviceChoice, DeviceKind};
 
 use crate::{Error, Result};
 
@@ -17,11 +17,15 @@ pub struct LoadOptions {
     pub cache_tokens: Option<usize>,
     /// Type of the cache's elements; none takes f16 (f32 under `exact`).
     pub cache: Option<CacheType>,
+    /// Type of activations; none takes the device's own: f32 on the CPU (which has no other), bf16 on a GPU (f32 under
+    /// `exact`).
+    pub activation: Option<CacheType>,
     /// Plain f32 kernels and an f32 cache: slow, and the reference for everything else.
     pub exact: bool,
     /// Only kernels whose result for a row does not depend on the rows beside it.
     pub deterministic: bool,
-    /// Most rows of a step: longer prompts are computed in chunks of this size.
+    /// Most rows of a step: longer prompts are computed in chunks of this size. 0 takes the device's own: 512 on the CPU,
+    /// 2,048 on a GPU.
     pub chunk: usize,
     /// Most sequences of a step.
     pub max_sequences: usize,
@@ -37,7 +41,7 @@ const MOST_CONTEXT: usize = 1 << 30;
 const MOST_CACHE_TOKENS: usize = 1 << 35;
 const MOST_ROWS: usize = 1 << 20;
 
-/// Type of the cache's elements.
+/// Type of the cache's elements, or of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CacheType {
@@ -67,9 +71,10 @@ impl Default for LoadOptions {
             context: None,
             cache_tokens: None,
             cache: None,
+            activation: None,
             exact: false,
             deterministic: false,
-            chunk: 512,
+            chunk: 0,
             max_sequences: 16,
             max_logits: 16,
         }
@@ -105,6 +110,36 @@ impl LoadOptions {
                 Ok(asked)
             }
             Some(asked) => Ok(asked),
+        }
+    }
+
+    /// Refuses what a kind of device has no kernels for.
+    pub(crate) fn check_device(&self, device: DeviceKind) -> Result<()> {
+        match self.activation {
+            Some(CacheType::F16 | CacheType::BF16) if device == DeviceKind::Cpu => Err(Error::BadOption {
+                option: "activations",
+                value: "of 16 bits".to_owned(),
+                expected: "f32 on the CPU",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn chunk_of(&self, device: DeviceKind) -> usize {
+        match (self.chunk, device) {
+            (0, DeviceKind::Cpu) => 512,
+            (0, _) => 2048,
+            (rows, _) => rows,
+        }
+    }
+
+    pub(crate) fn activation_dtype(&self, device: DeviceKind) -> DType {
+        match self.activation {
+            Some(CacheType::F32) => DType::F32,
+            Some(CacheType::BF16) => DType::BF16,
+            Some(CacheType::F16) => DType::F16,
+            None if self.exact => DType::F32,
+            None => portolan_kernels::activation_dtype(device),
         }
     }
 

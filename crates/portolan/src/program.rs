@@ -7,15 +7,15 @@ use std::{
 
 use portolan_device::{DType, MemoryKind, Slice};
 use portolan_kernels::{
-    Launch, OpKind, StepShape, View,
-    exec::{Runner, StepInputs, Task},
+    GpuPrograms, Launch, OpKind, StepShape, View,
+    exec::{Readback, Runner, StepInputs, Task},
 };
 use portolan_weights::WeightTensor;
 
 use crate::{
     Error, Result,
     cache::Caches,
-    plan::{Lowered, Placement},
+    plan::{Lowered, LoweredNode, Placement},
 };
 
 /// The launches of a step. Running one allocates nothing on the device.
@@ -24,12 +24,13 @@ pub(crate) struct Program {
     tasks: Vec<Task>,
     logits: View,
     /// Logits of the last step, `[R, vocab]`.
-    host_logits: Vec<f32>,
+    host_logits: Readback,
 }
 
 impl Program {
     pub(crate) fn new(
-        runner: &Runner,
+        runner: &mut Runner,
+        activation: DType,
         lowered: &Lowered,
         placement: &Placement,
         weights: &[WeightTensor],
@@ -50,17 +51,22 @@ impl Program {
             let launch = Launch {
                 op: node.op.clone(),
                 scope: node.scope.clone(),
+                activation,
                 inputs: node.inputs.iter().map(|&v| view(v)).collect::<Result<_>>()?,
                 weights: node.weights.iter().map(|w| weights[w.index()].clone()).collect(),
                 cache: node.cache.map(|c| caches.views[c.index()].clone()),
                 outputs: node.outputs.iter().map(|&v| view(v)).collect::<Result<_>>()?,
                 step: runner.step_buffers(),
+                scratch: None,
             };
             launch.check(runner.device().caps())?;
-            tasks.push(Task { launch, variants: lowered.variants.clone() });
+            tasks.push(Task::new(launch, lowered.variants.clone()));
         }
+        runner.prepare(&mut tasks)?;
         let logits = graph.logits.ok_or(Error::Internal { what: "the graph has no logits" })?;
-        Ok(Program { tasks, logits: view(logits)?, host_logits: Vec::new() })
+        let logits = view(logits)?;
+        let host_logits = runner.readback(logits.slice.len())?;
+        Ok(Program { tasks, logits, host_logits })
     }
 
     /// Runs a step and brings its logits to the host. With a profile, adds the time of each op to it.
@@ -73,7 +79,7 @@ impl Program {
     ) -> Result<()> {
         runner.write(inputs)?;
         match profile {
-            None => runner.run(&self.tasks, shape)?,
+            None => runner.run_program(&self.tasks, shape)?,
             Some(profile) => {
                 for task in &self.tasks {
                     let started = Instant::now();
@@ -97,14 +103,57 @@ impl Program {
     /// Row `row` of the last step's logits.
     pub(crate) fn logits(&self, row: usize) -> &[f32] {
         let vocab = self.vocab();
-        self.host_logits.get(row * vocab..(row + 1) * vocab).unwrap_or_default()
+        self.host_logits.as_f32().get(row * vocab..(row + 1) * vocab).unwrap_or_default()
     }
-}
-
-/// The type of an activation on a kind of device: the documented table (docs/ARCHITECTURE.md).
-pub(crate) fn activation_dtype(_: portolan_device::DeviceKind) -> DType {
-    DType::F32
 }
 
 /// By op and variant: launches and time.
 pub(crate) type OpTimes = BTreeMap<(OpKind, &'static str), (usize, Duration)>;
+
+/// Compiles the kernels of a plan, without its weights or caches: they take no memory of the device. Gives how many.
+pub(crate) fn warm(plan: &crate::Plan) -> Result<usize> {
+    let programs = GpuPrograms::new(&plan.device);
+    let runner = Runner::new(&plan.device, plan.limits)?;
+    // What decides a kernel is shapes and types; where the numbers would lie does not matter, since nothing runs.
+    let nothing = plan.device.alloc(256, MemoryKind::Device)?.whole();
+    let graph = &plan.lowered.graph;
+    let view = |value: portolan_kernels::ValueId| {
+        let info = graph.value(value);
+        View { slice: nothing.clone(), rows: info.rows, cols: info.cols, dtype: info.dtype }
+    };
+    let weight = |id: &portolan_kernels::WeightId| WeightTensor {
+        name: graph.weights[id.index()].name.clone(),
+        shape: graph.weights[id.index()].shape.clone(),
+        encoding: plan.load.tensors[id.index()].resolved.encoding,
+        layout: plan.lowered.layouts[id.index()],
+        planes: vec![nothing.clone(); 4],
+    };
+    let cache = |id: portolan_kernels::CacheId| portolan_kernels::CacheView {
+        kind: graph.caches[id.index()].kind,
+        dtype: plan.caches.dtype(),
+        k: nothing.clone(),
+        v: nothing.clone(),
+        pages: 1,
+    };
+    let launches: Vec<Launch> = (plan.lowered.nodes.iter())
+        .map(|LoweredNode { node, .. }| Launch {
+            op: node.op.clone(),
+            scope: node.scope.clone(),
+            activation: plan.activation,
+            inputs: node.inputs.iter().map(|&v| view(v)).collect(),
+            weights: node.weights.iter().map(weight).collect(),
+            cache: node.cache.map(cache),
+            outputs: node.outputs.iter().map(|&v| view(v)).collect(),
+            step: runner.step_buffers(),
+            scratch: None,
+        })
+        .collect();
+    let wanted: Vec<_> = (plan.lowered.nodes.iter().zip(&launches))
+        .flat_map(|(node, launch)| {
+            node.variants.iter().filter_map(move |(_, v)| Some((v.entry.gpu()?, launch)))
+        })
+        .collect();
+    programs.prepare(&wanted)?;
+    runner.stream().synchronize()?;
+    Ok(programs.len())
+}

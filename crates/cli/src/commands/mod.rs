@@ -26,8 +26,9 @@ fn load(model: &str, load: &LoadArgs) -> anyhow::Result<Engine> {
 /// Finds and plans a model: for the commands that drive its steps themselves.
 fn plan(model: &str, options: &LoadOptions) -> anyhow::Result<(Plan, Device)> {
     let path = loader::find(model, &mut Bars::new())?;
-    let device = loader::device(options)?;
-    Ok((Plan::new(&path, &device, options)?, device))
+    let plan = loader::plan(&path, options)?;
+    let device = plan.device().clone();
+    Ok((plan, device))
 }
 
 /// Loads what was planned, with a progress bar.

@@ -66,6 +66,10 @@ impl StreamBackend for CpuStream {
     fn no_graphs(&self) -> DeviceError {
         DeviceError::Unsupported { device: self.device, what: "captured graphs" }
     }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
 }
 
 impl EventBackend for CpuEvent {

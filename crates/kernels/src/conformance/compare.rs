@@ -5,7 +5,7 @@ use std::fmt;
 use portolan_device::DType;
 
 use super::{
-    host::{Case, Value, decode},
+    host::{Case, Value, decode, encode},
     place::{Results, floats, place_of},
     tolerance,
 };
@@ -95,9 +95,10 @@ fn share(error: f32, limit: f32) -> f32 {
 
 const OUTPUTS: [&str; 2] = ["output 0", "output 1"];
 
-/// Holds a port's results against the reference's.
+/// Holds a port's results against the reference's, `limit` being allowed of floats.
 pub(super) fn compare(
     case: &Case,
+    limit: f32,
     activation: DType,
     found: &Results,
     expected: &Results,
@@ -112,9 +113,11 @@ pub(super) fn compare(
             ValueType::Q8Rows => q8_rows(&case.inputs[0], found, &mut worst)?,
             ValueType::I32 => integers(info, found, expected)?,
             ValueType::Activation | ValueType::F32 => {
-                let limit = tolerance::of(case.op.kind()).limit;
                 let found = floats(info, found, activation);
-                let expected = floats(info, expected, DType::F32);
+                let mut expected = floats(info, expected, DType::F32);
+                if info.dtype == ValueType::Activation {
+                    expected = decode(activation, &encode(activation, &expected));
+                }
                 if expected.iter().any(|e| e.is_nan()) {
                     return Err(Failure::NotRun("the reference is not a number".to_owned()));
                 }
@@ -123,7 +126,7 @@ pub(super) fn compare(
         }
     }
     if let Some(cache) = &case.cache {
-        let limit = tolerance::of_cache(case);
+        let limit = tolerance::of_cache(case, activation);
         let (k_dim, v_dim) = match cache.kind {
             CacheKind::Paged { k_dim, v_dim, .. } => (k_dim, v_dim),
             _ => (1, 1),

@@ -21,9 +21,14 @@ fn failures(op: OpKind, kernel: Kernel) -> (Vec<Failure>, usize) {
     let device = Device::cpu(&CpuOptions::default()).unwrap();
     let mut found = Vec::new();
     let variant = broken(op, kernel);
-    let rows = Suite::new(&device).unwrap().op(op, &[&variant], &mut |result| {
-        found.extend(result.outcome.err());
-    });
+    let rows = Suite::new(&device, portolan_device::DType::F32).unwrap().op(
+        op,
+        &[&variant],
+        &|_| true,
+        &mut |result| {
+            found.extend(result.outcome.err());
+        },
+    );
     assert_eq!(rows[0].failed, found.len());
     (found, rows[0].cases)
 }

@@ -179,10 +179,10 @@ impl Case {
     }
 
     /// What the chart is asked for it; `weights` are its weights in their layouts.
-    pub fn spec<'a>(&'a self, weights: &'a [WeightSpec]) -> OpSpec<'a> {
+    pub fn spec<'a>(&'a self, weights: &'a [WeightSpec], activation: DType) -> OpSpec<'a> {
         let (input, input_cols) = self.input();
         let cache = self.cache.as_ref().map(|c| (c.kind, c.dtype));
-        OpSpec { op: &self.op, rows: self.rows(), input, input_cols, weights, cache }
+        OpSpec { op: &self.op, rows: self.rows(), activation, input, input_cols, weights, cache }
     }
 
     /// What it must move and compute, its weights in the layout of their planes.

@@ -21,16 +21,19 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use portolan_device::{Device, cpu::Team};
+use portolan_device::{DType, Device, DeviceKind, Stream, cpu::Team};
 use portolan_weights::Layout;
 
 pub use compare::{Failure, Worst};
 use host::Case;
 use place::{Placer, Results, weight_specs};
 use reference::Reference;
-use tolerance::Tolerance;
 
-use crate::{KernelError, Launch, OpKind, Result, StepShape, Variant, chart, chart::Entry};
+use crate::{
+    KernelError, Launch, OpKind, Result, StepShape, Variant, chart,
+    chart::Entry,
+    gpu::{GpuPrograms, offline},
+};
 
 /// One variant's answer to one case.
 #[derive(Clone, Debug)]
@@ -39,6 +42,8 @@ pub struct CaseResult {
     pub op: OpKind,
     /// The variant.
     pub variant: &'static str,
+    /// The type of activations.
+    pub activation: DType,
     /// The case and the layout of its weights.
     pub case: String,
     /// The worst error, or what is wrong.
@@ -52,6 +57,8 @@ pub struct SummaryRow {
     pub op: OpKind,
     /// The variant.
     pub variant: &'static str,
+    /// The type of activations.
+    pub activation: DType,
     /// Cases that it took.
     pub cases: usize,
     /// Of which it failed.
@@ -59,7 +66,7 @@ pub struct SummaryRow {
     /// The worst error of those that it passed.
     pub worst: Worst,
     /// What is allowed.
-    pub tolerance: Tolerance,
+    pub allowed: f32,
 }
 
 /// All variants of a device.
@@ -75,9 +82,15 @@ impl Summary {
         self.rows.iter().map(|r| r.failed).sum()
     }
 
-    /// Variants that no case reached: a hole in the suite.
+    /// Variants that no case reached with any type of activations: a hole in the suite.
     pub fn not_run(&self) -> Vec<(OpKind, &'static str)> {
-        self.rows.iter().filter(|r| r.cases == 0).map(|r| (r.op, r.variant)).collect()
+        let reached = |row: &&SummaryRow| {
+            self.rows.iter().any(|r| (r.op, r.variant) == (row.op, row.variant) && r.cases > 0)
+        };
+        let mut missed: Vec<_> =
+            self.rows.iter().filter(|r| !reached(r)).map(|r| (r.op, r.variant)).collect();
+        missed.dedup();
+        missed
     }
 }
 
@@ -85,49 +98,72 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<14} {:<14} {:>6} {:>6} {:>10} {:>10} {:>6}",
-            "op", "variant", "cases", "failed", "worst", "allowed", "share"
+            "{:<14} {:<14} {:<5} {:>6} {:>6} {:>10} {:>10} {:>6}",
+            "op", "variant", "type", "cases", "failed", "worst", "allowed", "share"
         )?;
         for r in &self.rows {
             let share = r.worst.share * 100.0;
             writeln!(
                 f,
-                "{:<14} {:<14} {:>6} {:>6} {:>10.2e} {:>10.2e} {share:>5.0}%",
+                "{:<14} {:<14} {:<5} {:>6} {:>6} {:>10.2e} {:>10.2e} {share:>5.0}%",
                 r.op.name(),
                 r.variant,
+                r.activation.to_string(),
                 r.cases,
                 r.failed,
                 r.worst.error,
-                r.tolerance.limit
+                r.allowed
             )?;
         }
         Ok(())
     }
 }
 
-/// Runs every variant of a device that `filter` wants, and reports each case.
+/// Runs every variant of a device that `filter` wants over the cases that `keep` keeps, and reports each.
 ///
 /// # Errors
 /// When a device cannot be used at all. What goes wrong in a case is that case's outcome.
 pub fn run(
     device: &Device,
     filter: &dyn Fn(OpKind, &Variant) -> bool,
+    keep: &dyn Fn(&Case) -> bool,
     report: &mut dyn FnMut(CaseResult),
 ) -> Result<Summary> {
-    let suite = Suite::new(device)?;
     let mut summary = Summary::default();
-    for op in OpKind::ALL {
-        let variants: Vec<_> =
-            chart::slot(op, device.caps().kind()).iter().filter(|v| filter(op, v)).collect();
-        summary.rows.extend(suite.op(op, &variants, report));
+    for &activation in activations(device) {
+        let suite = Suite::new(device, activation)?;
+        if device.caps().kind() != DeviceKind::Cpu {
+            // Thousands of kernels are better compiled side by side than one by one.
+            let wanted = offline::wanted(device.caps(), &[activation], keep)?;
+            let of = |w: &&offline::Wanted| {
+                chart::slot(w.op, device.caps().kind()).iter().any(|v| v.name == w.variant && filter(w.op, v))
+            };
+            let wanted: Vec<_> = wanted.iter().filter(of).cloned().collect();
+            tracing::info!("{activation}: {} kernels", wanted.len());
+            suite.programs.load_ahead(&wanted)?;
+        }
+        for op in OpKind::ALL {
+            let variants: Vec<_> =
+                chart::slot(op, device.caps().kind()).iter().filter(|v| filter(op, v)).collect();
+            summary.rows.extend(suite.op(op, &variants, keep, report));
+        }
     }
     Ok(summary)
 }
 
-/// The suite on one device.
+/// The types of activations that a device's kernels have.
+pub fn activations(device: &Device) -> &'static [DType] {
+    match device.caps().kind() {
+        DeviceKind::Cpu => &[DType::F32],
+        DeviceKind::Cuda | DeviceKind::Rocm => &[DType::F32, DType::F16, DType::BF16],
+    }
+}
+
+/// The suite on one device, with one type of activations.
 #[derive(Debug)]
 pub struct Suite {
     placer: Placer,
+    programs: GpuPrograms,
     reference: Reference,
     /// A team of another size than the device's.
     other_team: Team,
@@ -135,7 +171,7 @@ pub struct Suite {
 
 impl Suite {
     /// Prepares the device and the reference.
-    pub fn new(device: &Device) -> Result<Self> {
+    pub fn new(device: &Device, activation: DType) -> Result<Self> {
         let threads = device.team().map_or(1, |t| t.threads());
         let other_team = Team::new(if threads == 3 { 2 } else { 3 }).map_err(|e| {
             portolan_device::DeviceError::Failed {
@@ -144,7 +180,8 @@ impl Suite {
                 reason: e.to_string(),
             }
         })?;
-        Ok(Suite { placer: Placer::new(device)?, reference: Reference::new()?, other_team })
+        let placer = Placer::new(device, activation)?;
+        Ok(Suite { placer, programs: GpuPrograms::new(device), reference: Reference::new()?, other_team })
     }
 
     /// Runs variants of one op over all of the op's cases.
@@ -152,21 +189,23 @@ impl Suite {
         &self,
         op: OpKind,
         variants: &[&Variant],
+        keep: &dyn Fn(&Case) -> bool,
         report: &mut dyn FnMut(CaseResult),
     ) -> Vec<SummaryRow> {
         let row = |v: &&Variant| SummaryRow {
             op,
             variant: v.name,
+            activation: self.placer.activation(),
             cases: 0,
             failed: 0,
             worst: Worst::default(),
-            tolerance: tolerance::of(op),
+            allowed: tolerance::of_variant(op, v, self.placer.activation()),
         };
         let mut rows: Vec<_> = variants.iter().map(row).collect();
         if variants.is_empty() {
             return rows;
         }
-        for case in cases::of(op) {
+        for case in cases::of(op).into_iter().filter(|case| keep(case)) {
             let case = case.rounded(self.placer.activation());
             // Run when the first variant takes the case.
             let mut expected = None;
@@ -192,7 +231,8 @@ impl Suite {
                         Layout::Planes => case.name.clone(),
                         other => format!("{} {other:?}", case.name),
                     };
-                    report(CaseResult { op, variant: variant.name, case, outcome });
+                    let activation = self.placer.activation();
+                    report(CaseResult { op, variant: variant.name, activation, case, outcome });
                 }
             }
         }
@@ -214,7 +254,7 @@ impl Suite {
 
     fn takes(&self, variant: &Variant, case: &Case, layout: Layout) -> bool {
         let weights = weight_specs(case, layout);
-        let spec = case.spec(&weights);
+        let spec = case.spec(&weights, self.placer.activation());
         (variant.rows.0..=variant.rows.1).contains(&spec.rows)
             && (variant.takes)(&spec, self.placer.device().caps()).is_ok()
     }
@@ -228,7 +268,9 @@ impl Suite {
         expected: &Results,
     ) -> Result<Worst, Failure> {
         let results = self.results(variant, case, layout, None)?;
-        let worst = compare::compare(case, self.placer.activation(), &results, expected)?;
+        let activation = self.placer.activation();
+        let limit = tolerance::of_variant(case.op.kind(), variant, activation);
+        let worst = compare::compare(case, limit, activation, &results, expected)?;
         if matches!(variant.entry, Entry::Cpu(_))
             && self.results(variant, case, layout, Some(&self.other_team))? != results
         {
@@ -276,38 +318,72 @@ impl Suite {
         team: Option<&Team>,
     ) -> Result<Results, Failure> {
         let not_run = |e: KernelError| Failure::NotRun(e.to_string());
-        let placed = self.placer.place(case, layout).map_err(not_run)?;
+        let mut placed = self.placer.place(case, layout).map_err(not_run)?;
         let device = self.placer.device();
         let team = team.or(device.team().map(AsRef::as_ref));
-        catch_unwind(AssertUnwindSafe(|| run_variant(variant, &placed.launch, case.shape, device, team)))
+        let target = Target { device, team, stream: self.placer.stream(), programs: &self.programs };
+        catch_unwind(AssertUnwindSafe(|| run_variant(variant, &mut placed.launch, case.shape, &target)))
             .map_err(|_| Failure::Panicked)?
             .map_err(not_run)?;
         self.placer.results(&placed).map_err(not_run)
     }
 }
 
-/// Runs a variant on a launch that has been checked, on `team` if it is a CPU's.
+/// What a variant is run on.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// For a CPU's kernels.
+    pub team: Option<&'a Team>,
+    /// Of the device.
+    pub stream: &'a Stream,
+    /// Of the device.
+    pub programs: &'a GpuPrograms,
+}
+
+/// Runs a variant on a launch that has been checked; on a GPU it gives it scratch, and returns when it is enqueued.
 ///
 /// # Errors
-/// When the device is not of the variant's kind.
+/// When the device is not of the variant's kind, or fails.
 pub fn run_variant(
     variant: &Variant,
-    launch: &Launch,
+    launch: &mut Launch,
     shape: StepShape,
-    device: &Device,
-    team: Option<&Team>,
+    target: &Target<'_>,
 ) -> Result<()> {
-    match (variant.entry, team) {
+    if variant_rows(launch, shape) == 0 {
+        return Ok(());
+    }
+    match (variant.entry, target.team) {
+        (Entry::Gpu(kernel), _) => {
+            let bytes = target.programs.scratch_bytes(kernel, launch, shape);
+            if bytes > 0 && launch.scratch.as_ref().is_none_or(|s| s.len() < bytes) {
+                launch.scratch = Some(target.programs.scratch(target.stream, bytes)?);
+            }
+            let prepared = target.programs.prepare(&[(kernel, launch)])?;
+            for prepared in prepared {
+                // SAFETY: the launch was checked when it was placed, keeps its buffers, and everything that touches
+                // them goes through this one stream; the shape is the case's own.
+                unsafe { prepared.enqueue(target.device, target.stream, launch, shape) }?;
+            }
+            Ok(())
+        }
         (Entry::Cpu(kernel), Some(team)) => {
             kernel(launch, shape, team);
             Ok(())
         }
         (Entry::Cpu(_), None) => Err(portolan_device::DeviceError::Unsupported {
-            device: device.id(),
+            device: target.device.id(),
             what: "a team of threads, which CPU kernels run on",
         }
         .into()),
     }
+}
+
+/// The rows that a kernel has work for.
+fn variant_rows(launch: &Launch, shape: StepShape) -> usize {
+    launch.outputs.first().map_or(shape.rows, |y| shape.of(y.rows))
 }
 
 #[cfg(test)]

@@ -6,10 +6,7 @@ use portolan_device::{DType, Device, MemoryKind, Slice, Stream};
 use portolan_weights::{Layout, WeightTensor};
 
 use super::host::{Case, Weight, decode, encode};
-use crate::{
-    CacheView, Launch, Result, StepBuffers, ValueInfo, View, activation_dtype, chart, chart::WeightSpec,
-    row_bytes,
-};
+use crate::{CacheView, Launch, Result, StepBuffers, ValueInfo, View, chart, chart::WeightSpec, row_bytes};
 
 /// What outputs and guards hold before the kernel runs: a NaN as f32, f16 or bf16, and -1 as an integer.
 pub(super) const POISON: u8 = 0xff;
@@ -48,6 +45,7 @@ pub struct Results {
 pub struct Placer {
     device: Device,
     stream: Stream,
+    activation: DType,
 }
 
 /// The weights of a case as the chart sees them, its matrices in `layout`.
@@ -61,9 +59,14 @@ pub fn weight_specs(case: &Case, layout: Layout) -> Vec<WeightSpec> {
 }
 
 impl Placer {
-    /// For cases on `device`.
-    pub fn new(device: &Device) -> Result<Self> {
-        Ok(Placer { stream: device.stream()?, device: device.clone() })
+    /// For cases on `device` with activations of a type.
+    pub fn new(device: &Device, activation: DType) -> Result<Self> {
+        Ok(Placer { stream: device.stream()?, device: device.clone(), activation })
+    }
+
+    /// What the cases are placed on, and run on.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     /// The device.
@@ -71,9 +74,9 @@ impl Placer {
         &self.device
     }
 
-    /// The device's type of activations.
+    /// The type of activations.
     pub fn activation(&self) -> DType {
-        activation_dtype(self.device.caps().kind())
+        self.activation
     }
 
     /// Bytes in device memory.
@@ -122,11 +125,13 @@ impl Placer {
         let launch = Launch {
             op: case.op.clone(),
             scope: case.name.clone(),
+            activation,
             inputs,
             weights,
             cache: cache_view,
             outputs: outputs.iter().zip(&case.outputs).map(|(g, y)| view(g.inner.clone(), y)).collect(),
             step: Arc::new(self.step(case)?),
+            scratch: None,
         };
         launch.check(self.device.caps())?;
         Ok(Placed { launch, outputs, cache })

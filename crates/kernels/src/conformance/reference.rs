@@ -21,7 +21,7 @@ pub struct Reference {
 impl Reference {
     /// Starts the device.
     pub fn new() -> Result<Self> {
-        Ok(Reference { placer: Placer::new(&Device::cpu(&CpuOptions::default())?)? })
+        Ok(Reference { placer: Placer::new(&Device::cpu(&CpuOptions::default())?, DType::F32)? })
     }
 
     /// Runs a case: a primitive by its plain kernel, a fused op by its decomposition.
@@ -43,11 +43,13 @@ impl Reference {
             let launch = Launch {
                 op: node.op,
                 scope: node.scope,
+                activation: DType::F32,
                 inputs: node.inputs.iter().map(|id| views[id.index()].clone()).collect(),
                 weights: node.weights.iter().map(|id| whole.weights[id.index()].clone()).collect(),
                 cache: node.cache.and(whole.cache.clone()),
                 outputs: node.outputs.iter().map(|id| views[id.index()].clone()).collect(),
                 step: whole.step.clone(),
+                scratch: None,
             };
             self.primitive(&launch, case)?;
         }

@@ -3,7 +3,7 @@
 use portolan_device::DType;
 
 use super::host::Case;
-use crate::OpKind;
+use crate::{OpKind, Variant};
 
 /// An error allowed in f32, relative to the largest element of the output's row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +14,31 @@ pub struct Tolerance {
     pub reason: &'static str,
 }
 
-/// What is allowed of an op's outputs.
+/// The unit roundoff of a type: half the distance from one to the next number.
+pub const fn roundoff(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => 1.0 / 2048.0,
+        DType::BF16 => 1.0 / 256.0,
+        _ => 0.0,
+    }
+}
+
+/// What is allowed of a variant's outputs where activations are of a type of 16 bits. A result that differs in its last
+/// bits of f32 may round to the neighbour; where an op rounds within (the sum before its norm, the rotated key before it
+/// is cached) that goes through once more; and numbers rounded before they are multiplied err at random, so that
+/// their sum is off by about one more of them relative to its size.
+pub fn of_variant(op: OpKind, variant: &Variant, activation: DType) -> f32 {
+    let roundings = match op {
+        _ if of(op).limit == 0.0 => 0.0,
+        OpKind::QuantizeRows | OpKind::RopeTable => 0.0,
+        OpKind::AddRmsNorm | OpKind::RopeAppend | OpKind::GateUp => 4.0,
+        _ => 2.0,
+    };
+    let within = if variant.rounds_weights { 4.0 } else { 0.0 };
+    of(op).limit + (roundings + within) * roundoff(activation)
+}
+
+/// What is allowed of an op's outputs in f32.
 pub const fn of(op: OpKind) -> Tolerance {
     let (limit, reason) = match op {
         OpKind::Add | OpKind::Mul => (0.0, "one rounding, which leaves no choice"),
@@ -45,12 +69,13 @@ pub const fn of(op: OpKind) -> Tolerance {
 
 /// What is allowed of a cache's elements that an op writes: a value that differs in its last bits in f32 may round
 /// to the neighbour in the cache's type.
-pub fn of_cache(case: &Case) -> f32 {
+pub fn of_cache(case: &Case, activation: DType) -> f32 {
     let op = case.op.kind();
+    let within = 2.0 * roundoff(activation);
     match case.cache.as_ref().map(|c| c.dtype) {
         _ if of(op).limit == 0.0 => 0.0,
-        Some(DType::F16) => 1.0 / 1024.0,
-        Some(DType::BF16) => 1.0 / 128.0,
-        _ => of(op).limit,
+        Some(DType::F16) => within + 1.0 / 1024.0,
+        Some(DType::BF16) => within + 1.0 / 128.0,
+        _ => within + of(op).limit,
     }
 }

@@ -27,6 +27,11 @@ impl CacheLayout {
         Ok(CacheLayout { caches: caches.to_vec(), dtype, pages: tokens.div_ceil(PAGE_TOKENS).max(1) })
     }
 
+    /// The type of their elements.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// Positions that the pages hold.
     pub(crate) fn tokens(&self) -> usize {
         self.pages * PAGE_TOKENS

@@ -25,7 +25,7 @@ pub use generation::{FinishReason, Generation, GenerationStats, Piece, Summary};
 pub use request::GenerateOptions;
 pub use session::Session;
 
-use crate::{Error, LoadOptions, Plan, Result, loader};
+use crate::{Error, LoadOptions, Result, loader};
 use request::{Command, Request};
 use worker::Worker;
 
@@ -116,8 +116,7 @@ impl Engine {
         progress: &mut dyn loader::Progress,
     ) -> Result<Self> {
         portolan_device::env::warn_unknown();
-        let device = loader::device(options)?;
-        let plan = Plan::new(path, &device, options)?;
+        let plan = loader::plan(path, options)?;
         let texts = loader::texts(&plan.checkpoint);
         let core = loader::load_core(&plan, progress)?;
         let info = ModelInfo {
@@ -125,7 +124,7 @@ impl Engine {
             family: plan.model.family.name,
             context: plan.context,
             vocab: core.vocab(),
-            device: format!("{} ({})", device.id(), device.caps().name),
+            device: format!("{} ({})", plan.device().id(), plan.device().caps().name),
             memory: plan.memory.clone(),
             load: core.load_stats.clone(),
         };

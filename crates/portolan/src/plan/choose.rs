@@ -16,6 +16,7 @@ pub(crate) struct Target<'a> {
     pub(crate) policy: &'a PortPolicy,
     pub(crate) limits: StepLimits,
     pub(crate) cache_dtype: DType,
+    pub(crate) activation: DType,
 }
 
 /// A node's variants, and the type that its first input is to have.
@@ -55,7 +56,8 @@ pub(crate) fn choose(
 ) -> Result<Choice, Refusal> {
     let plain = node.inputs.first().map_or(ValueType::Activation, |&v| graph.value(v).dtype);
     // Rows in int8 pay for themselves where the weights are integers too; every quantized matmul asks first.
-    let wants_q8 = matches!(node.op, Op::Matmul | Op::GateUp(_))
+    let wants_q8 = target.caps.kind() == DeviceKind::Cpu
+        && matches!(node.op, Op::Matmul | Op::GateUp(_))
         && plain == ValueType::Activation
         && !target.policy.exact
         && weights.first().is_some_and(|w| w.encoding.is_quantized());
@@ -83,6 +85,7 @@ fn for_input(
         let spec = OpSpec {
             op: &node.op,
             rows,
+            activation: target.activation,
             input,
             input_cols: node.inputs.first().map_or(0, |&v| graph.value(v).cols),
             weights,

@@ -8,6 +8,6 @@ mod memory;
 mod place;
 
 pub(crate) use choose::Target;
-pub(crate) use lower::{Lowered, lower};
+pub(crate) use lower::{Lowered, LoweredNode, lower};
 pub(crate) use memory::memory_plan;
 pub(crate) use place::{Placement, place};

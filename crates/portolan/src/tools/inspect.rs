@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use portolan_weights::{Encoding, MemoryPlan};
 use serde_json::{Value, json};
 
-use crate::{LoadOptions, Plan, Result, loader};
+use crate::{LoadOptions, Result, loader};
 
 /// What a checkpoint is.
 #[derive(Clone, Debug)]
@@ -55,8 +55,7 @@ pub struct KindRow {
 
 /// Looks into a checkpoint and plans it.
 pub fn inspect(path: &Path, options: &LoadOptions) -> Result<Report> {
-    let device = loader::device(options)?;
-    let plan = Plan::new(path, &device, options)?;
+    let plan = loader::plan(path, options)?;
     let (tokenizer, templates) = loader::texts(&plan.checkpoint);
     let mut kinds: BTreeMap<(String, String), KindRow> = BTreeMap::new();
     let mut parameters = 0;

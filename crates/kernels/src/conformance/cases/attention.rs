@@ -5,7 +5,7 @@ use portolan_device::DType;
 use super::{
     case, made,
     rows::HEAD_DIMS,
-    steps::{STEPS, cache, step},
+    steps::{Part, STEPS, cache, step},
     value,
 };
 use crate::{
@@ -16,6 +16,8 @@ use crate::{
 const CACHE_TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 /// Query heads and kv heads: one to one, three to one, eight to one.
 const HEADS: [(usize, usize); 4] = [(4, 4), (3, 1), (6, 2), (8, 1)];
+/// For attention alone: enough rows for matrix units, of several sequences; and contexts of several hundred positions.
+const LARGE: [&[Part]; 2] = [&[(30, 70), (0, 3), (90, 1), (40, 26)], &[(700, 1), (255, 1), (256, 2)]];
 
 pub(super) fn cache_append() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -45,7 +47,7 @@ pub(super) fn attention() -> Vec<Case> {
     let windows = [None, Some(1), Some(8), Some(33), Some(100)];
     for k_dim in HEAD_DIMS {
         for (heads, kv_heads) in HEADS {
-            for parts in STEPS.into_iter().chain([&[][..]]) {
+            for parts in STEPS.into_iter().chain(LARGE).chain([&[][..]]) {
                 for window in windows {
                     let dtype = CACHE_TYPES[cases.len() % 3];
                     let v_dim = [k_dim, k_dim, k_dim, 24][cases.len() % 4];

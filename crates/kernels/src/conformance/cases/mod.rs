@@ -52,7 +52,7 @@ fn case(name: String, op: Op, rows: usize, inputs: Vec<Value>, outputs: Vec<Valu
     Case {
         name,
         op,
-        shape: StepShape { rows, selected: 0, seqs: 1 },
+        shape: StepShape { rows, selected: 0, seqs: 1, kv: 0 },
         inputs,
         weights: Vec::new(),
         cache: None,

@@ -43,7 +43,7 @@ pub fn step(rng: &mut Rng, parts: &[Part], window: Option<usize>) -> (Step, Step
             step.page_table.push(page.map_or(-1, |p| p as i32));
         }
     }
-    let shape = StepShape { rows: step.positions.len(), selected: 0, seqs: parts.len() };
+    let shape = StepShape { rows: step.positions.len(), selected: 0, seqs: parts.len(), kv: 0 };
     (step, shape, pages)
 }
 

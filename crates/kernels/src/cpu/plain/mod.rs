@@ -32,6 +32,7 @@ const fn plain(takes: Takes, describe: &'static str, kernel: CpuKernel) -> Varia
         rows: (0, usize::MAX),
         exact: true,
         batch_invariant: true,
+        rounds_weights: false,
         opt_in: false,
         takes,
         describe,
@@ -96,5 +97,6 @@ pub(crate) fn kernel(op: OpKind, input: crate::ValueType) -> Option<CpuKernel> {
     let variant = variants(op).iter().find(|v| (v.name == "plain_q8") == int8)?;
     match variant.entry {
         Entry::Cpu(kernel) => Some(kernel),
+        Entry::Gpu(_) => None,
     }
 }

@@ -16,6 +16,7 @@ pub(super) const ARGMAX: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes,
     describe: "f32; any size",

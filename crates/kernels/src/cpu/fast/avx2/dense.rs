@@ -27,6 +27,7 @@ pub(super) const MATMUL: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes: takes_matmul,
     describe: "f32 rows; weights of f32, f16 or bf16",

@@ -19,6 +19,7 @@ const ADD_BASE: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes,
     describe: "f32; any size",

@@ -20,6 +20,7 @@ pub(super) const EMBED: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes,
     describe: "affine 2-6 and 8 bits, two-level, E2M1 in rows8",

@@ -23,6 +23,7 @@ pub(super) const MATMUL: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes: takes_matmul,
     describe: "int8 rows; affine 2-6 and 8 bits, two-level, E2M1 in rows8",

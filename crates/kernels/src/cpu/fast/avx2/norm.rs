@@ -20,6 +20,7 @@ pub(super) const RMS_NORM: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes,
     describe: "f32; widths of a multiple of 8",

@@ -19,6 +19,7 @@ pub(super) const QUANTIZE_ROWS: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes,
     describe: "f32; rows of a multiple of 32",

@@ -24,6 +24,7 @@ pub(super) const ROPE: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes: takes_rope,
     describe: "both styles; rotated elements a multiple of 16",

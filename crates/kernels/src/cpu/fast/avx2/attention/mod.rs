@@ -28,6 +28,7 @@ pub(super) const ATTENTION: Variant = Variant {
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
+    rounds_weights: false,
     opt_in: false,
     takes,
     describe: "head sizes a multiple of 8; f32, f16 or bf16 pages; windows",

@@ -211,6 +211,7 @@ impl Bed {
         let spec = OpSpec {
             op: &launch.op,
             rows,
+            activation: launch.activation,
             input: input.map_or(ValueType::Activation, |x| x.dtype),
             input_cols: input.map_or(0, |x| x.cols),
             weights: &weights,
@@ -218,8 +219,12 @@ impl Bed {
         };
         let variant = super::variants(launch.op.kind()).iter().find(|v| v.name == name).unwrap();
         assert_eq!((variant.takes)(&spec, self.device.caps()), Ok(()), "{spec}");
-        let Entry::Cpu(kernel) = variant.entry;
-        kernel(&launch.clone(), StepShape { rows, selected: 1, seqs: 1 }, &Team::new(threads).unwrap());
+        let Entry::Cpu(kernel) = variant.entry else { panic!("a kernel of the CPU") };
+        kernel(
+            &launch.clone(),
+            StepShape { rows, selected: 1, seqs: 1, kv: 0 },
+            &Team::new(threads).unwrap(),
+        );
     }
 
     pub(super) fn launch(
@@ -233,11 +238,13 @@ impl Bed {
         Launch {
             op,
             scope: "test".to_owned(),
+            activation: DType::F32,
             inputs: inputs.iter().map(|&v| v.clone()).collect(),
             weights: weights.iter().map(|&w| w.clone()).collect(),
             cache,
             outputs: vec![output.clone()],
             step: self.step.clone(),
+            scratch: None,
         }
     }
 }

@@ -19,7 +19,8 @@ fn check(
     let mut caps = Device::cpu(&CpuOptions { threads: 1 }).unwrap().caps().clone();
     caps.features = features.iter().map(|&f| f.to_owned()).collect();
     let cache = Some((CacheKind::Paged { kv_heads: 2, k_dim: 20, v_dim: 20, window: None }, DType::F16));
-    let spec = OpSpec { op, rows: 3, input: input.0, input_cols: input.1, weights, cache };
+    let spec =
+        OpSpec { op, rows: 3, activation: DType::F32, input: input.0, input_cols: input.1, weights, cache };
     assert_eq!((super::super::variants(op.kind())[0].takes)(&spec, &caps), expected, "{spec}");
 }
 

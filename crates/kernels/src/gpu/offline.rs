@@ -1,0 +1,76 @@
+//! Which kernels the cases of the conformance suite need on a device that need not be there: to compile them all.
+
+use std::collections::BTreeSet;
+
+use portolan_device::{DType, Device, DeviceCaps, KernelSource, cpu::CpuOptions};
+use portolan_weights::Layout;
+
+use super::{Defines, sources, variants};
+use crate::{
+    OpKind, Result,
+    conformance::{
+        cases,
+        host::Case,
+        place::{Placer, weight_specs},
+    },
+};
+
+/// A kernel to compile.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wanted {
+    /// The op.
+    pub op: OpKind,
+    /// The variant.
+    pub variant: &'static str,
+    /// The file of device code, with its extension.
+    pub file: &'static str,
+    /// The entry point.
+    pub entry: &'static str,
+    /// What it is compiled with.
+    pub defines: Defines,
+}
+
+impl Wanted {
+    /// Its text.
+    pub fn source(&self, caps: &DeviceCaps) -> KernelSource<'_> {
+        let stem = self.file.rsplit_once('.').map_or(self.file, |(stem, _)| stem);
+        let text = sources::file(caps.kind(), stem).map_or("", |(_, text)| text);
+        KernelSource {
+            file: self.file,
+            text,
+            headers: sources::headers(caps.kind()),
+            entry: self.entry,
+            defines: &self.defines,
+        }
+    }
+}
+
+/// Every kernel that the cases of the conformance suite need on a device with these capabilities, each once: of those
+/// ops and cases that `keep` keeps.
+pub fn wanted(caps: &DeviceCaps, activations: &[DType], keep: &dyn Fn(&Case) -> bool) -> Result<Vec<Wanted>> {
+    let host = Device::cpu(&CpuOptions { threads: 1 })?;
+    let mut found = BTreeSet::new();
+    for &activation in activations {
+        let placer = Placer::new(&host, activation)?;
+        for op in OpKind::ALL {
+            for case in cases::of(op).into_iter().filter(|case| keep(case)) {
+                let weights = weight_specs(&case, Layout::Planes);
+                let spec = case.spec(&weights, activation);
+                let taking = variants(op, caps.kind()).iter().filter(|v| (v.takes)(&spec, caps).is_ok());
+                let taking: Vec<_> = taking.filter_map(|v| Some((v, v.entry.gpu()?))).collect();
+                if taking.is_empty() || case.rows() == 0 {
+                    continue;
+                }
+                let launch = placer.place(&case, Layout::Planes)?.launch;
+                for (variant, kernel) in taking {
+                    let mut defines = (kernel.defines)(&launch, caps);
+                    defines.push(("ARGS_SIZE", kernel.args_size.to_string()));
+                    defines.push(("LANES", caps.wave_width.to_string()));
+                    let Some((file, _)) = sources::file(caps.kind(), kernel.file) else { continue };
+                    found.insert(Wanted { op, variant: variant.name, file, entry: kernel.entry, defines });
+                }
+            }
+        }
+    }
+    Ok(found.into_iter().collect())
+}
