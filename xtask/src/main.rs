@@ -10,6 +10,7 @@ mod layers;
 mod outcome;
 mod records;
 mod rust_source;
+mod synth;
 mod test_run;
 mod tree;
 mod verify;
@@ -35,6 +36,8 @@ enum Task {
     VerifyCuda(verify_cuda::Args),
     /// Write the generated documents: docs/environment.md and docs/ports.md.
     Gendocs,
+    /// Write a checkpoint with the shapes of a published model and random weights. Needs no source tree.
+    Synth(synth::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Task::Verify(args) => verify::run(&tree::root(), &args),
         Task::VerifyCuda(args) => verify_cuda::run(&args),
         Task::Gendocs => gendocs::write(&tree::root()).map(|()| true),
+        Task::Synth(args) => synth::run(&args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
