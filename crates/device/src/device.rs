@@ -1,8 +1,11 @@
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
 
 use crate::{
     Buffer, DeviceCaps, DeviceError, DeviceId, DeviceKind, Event, Kernel, KernelSource, MemoryKind, Result,
-    Stream,
+    StagingPool, Stream,
     backend::Backend,
     cpu::{CpuBackend, CpuOptions, Team},
     cuda::CudaBackend,
@@ -23,12 +26,14 @@ pub struct MemoryInfo {
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,
+    /// One ring for all clones of the handle, empty until a load asks for it.
+    pub(crate) staging: Arc<Mutex<StagingPool>>,
 }
 
 impl Device {
     /// The host's processor, with a team of threads of its own.
     pub fn cpu(options: &CpuOptions) -> Result<Self> {
-        Ok(Device { backend: Arc::new(CpuBackend::new(options)?) })
+        Ok(Device::from_backend(Arc::new(CpuBackend::new(options)?)))
     }
 
     /// A GPU of NVIDIA's, by its number.
@@ -36,12 +41,13 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Unavailable`] without a driver, a compiler, or such a GPU: what to install is in the message.
     pub fn cuda(ordinal: usize) -> Result<Self> {
-        Ok(Device { backend: Arc::new(CudaBackend::new(ordinal)?) })
+        Ok(Device::from_backend(Arc::new(CudaBackend::new(ordinal)?)))
     }
 
     /// Wraps a backend; the way for a backend outside this crate (a fake one in a test) to come in.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
-        Device { backend }
+        let staging = Arc::new(Mutex::new(StagingPool::new(backend.clone())));
+        Device { backend, staging }
     }
 
     /// What the device is.
@@ -57,6 +63,11 @@ impl Device {
     /// Free and total memory of its own pool.
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         self.backend.memory_info()
+    }
+
+    /// Free and total memory of the host, whatever this device is.
+    pub fn host_memory() -> MemoryInfo {
+        crate::cpu::host_memory()
     }
 
     /// Takes memory, aligned to 256 bytes, with undefined content. Zero bytes are rounded up to one.

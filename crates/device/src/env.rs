@@ -81,6 +81,12 @@ pub const TABLE: &[Var] = &[
         meaning: "Off: go on with a warning where the memory plan does not fit.",
     },
     Var {
+        name: "PORTOLAN_PINNED_LOAD",
+        kind: VarType::Switch,
+        default: "on",
+        meaning: "Off: weights go to a GPU from pageable memory, one copy after another.",
+    },
+    Var {
         name: "PORTOLAN_ORACLE",
         kind: VarType::Path,
         default: "not set",
@@ -97,6 +103,12 @@ pub const TABLE: &[Var] = &[
         kind: VarType::Path,
         default: "not set",
         meaning: "For the tests: a file to which each skipped test adds a line with its reason.",
+    },
+    Var {
+        name: "PORTOLAN_BENCH_LOAD_MIB",
+        kind: VarType::Number,
+        default: "128 on a GPU, 16 on the CPU",
+        meaning: "For `cargo bench --bench load`: MiB of each of its 16 tensors.",
     },
 ];
 

@@ -16,6 +16,22 @@ pub enum DeviceError {
         /// Bytes that the device says are free, where it says so.
         available: Option<u64>,
     },
+    /// A tensor finds no place among the weights.
+    #[error("{device}: out of memory: weight '{tensor}' takes {asked} bytes of {pool} memory, after {reserved} bytes for the weights before it{hint}. Take a smaller quantization of the model, or choose another --device", hint = available_hint(*.available))]
+    NoRoom {
+        /// The device that refused.
+        device: DeviceId,
+        /// The tensor.
+        tensor: String,
+        /// Its bytes.
+        asked: usize,
+        /// `device`, `pinned` or `host`.
+        pool: &'static str,
+        /// Bytes that the device says are free, where it says so.
+        available: Option<u64>,
+        /// Bytes that the weights before it took.
+        reserved: u64,
+    },
     /// The device or its runtime cannot be used at all.
     #[error("{kind} cannot be used: {reason}. {advice}")]
     Unavailable {

@@ -16,6 +16,7 @@
 //! Every backend directory holds the same module names, so a missing piece is seen at once.
 //! A backend that is not there (no driver, no library) is a [`DeviceError`], and the CPU goes on working.
 
+mod arena;
 pub mod backend;
 pub mod caps;
 pub mod cpu;
@@ -24,18 +25,23 @@ mod device;
 mod dtype;
 pub mod env;
 mod error;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 mod kernel;
 mod kernel_cache;
 mod memory;
 mod rtc;
+mod staging;
 mod stream;
 
+pub use arena::{WeightArena, weight_memory_kind};
 pub use caps::{DeviceCaps, DeviceId, DeviceKind};
 pub use device::{Device, DeviceChoice, MemoryInfo};
 pub use dtype::DType;
 pub use error::DeviceError;
 pub use kernel::{Kernel, KernelResources, KernelSource, LaunchConfig};
 pub use memory::{Buffer, MemoryKind, Slice};
+pub use staging::{SlotPart, StagingCounters, StagingOptions, StagingPool, StagingSlot, Transfer};
 pub use stream::{Event, Graph, Stream};
 
 /// The result of a call into a device.

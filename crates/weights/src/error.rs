@@ -1,6 +1,6 @@
 use std::{fmt, io, path::PathBuf};
 
-use portolan_device::DeviceError;
+use portolan_device::{DeviceError, env::BadVariable};
 
 /// What a file is when it is not the checkpoint that its name promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +277,23 @@ pub enum WeightError {
     /// The device refused memory or a copy.
     #[error("loading weights: {0}")]
     Device(#[from] DeviceError),
+    /// A variable of the environment that cannot be read.
+    #[error(transparent)]
+    Variable(#[from] BadVariable),
+    /// A `--load` that is neither of the two.
+    #[error("unknown way to load '{given}': expected eager or lazy")]
+    UnknownLoadMode {
+        /// As it was typed.
+        given: String,
+    },
+    /// A weight that the load plan does not have.
+    #[error("weight number {index} was asked for, but the load plan has {weights}")]
+    NoSuchWeight {
+        /// The number asked for.
+        index: usize,
+        /// How many there are.
+        weights: usize,
+    },
     /// What is asked of a pool does not fit it. Nothing has been read.
     #[error(
         "{pool}: {need} bytes are needed, {available} are available\n{plan}Ask for a smaller context, take a smaller quantization of the model, or choose another device"

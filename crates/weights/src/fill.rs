@@ -1,4 +1,4 @@
-//! Filling memory that the host sees: where each weight lies, who reads what.
+//! Filling memory that the host sees: who reads what, and rows put into the layout that was asked for.
 
 use std::{
     sync::{
@@ -9,17 +9,12 @@ use std::{
     time::Instant,
 };
 
-use portolan_device::{Buffer, DeviceError, Slice};
-
 use crate::{
-    Checkpoint, LoadOptions, LoadPlan, Planes, PlannedTensor, Repack, Result,
+    Checkpoint, Planes, PlannedTensor, Repack, Result,
     file::WeightFile,
     load::ALIGN,
     reading::{PIECE, ReadStats, RowReader},
 };
-
-/// Memory is taken in chunks of about this size, or of one tensor where that is larger.
-const CHUNK: usize = 512 << 20;
 
 /// A tensor larger than this is read in several tasks.
 const TASK: usize = 16 << 20;
@@ -39,42 +34,6 @@ impl Task<'_> {
     }
 }
 
-/// Where a tensor's planes are.
-pub(crate) struct Placed {
-    chunk: usize,
-    /// First byte and bytes of each plane.
-    planes: Vec<(usize, usize)>,
-}
-
-/// Gives each tensor that is not another's twin its place. Returns the chunks' sizes too.
-pub(crate) fn place(plan: &LoadPlan) -> (Vec<Option<Placed>>, Vec<usize>) {
-    let mut sizes: Vec<usize> = Vec::new();
-    let placed = plan.tensors.iter().map(|tensor| {
-        if tensor.same_as.is_some() {
-            return None;
-        }
-        if sizes.last().is_none_or(|&used| used > 0 && used + tensor.device_bytes as usize > CHUNK) {
-            sizes.push(0);
-        }
-        let chunk = sizes.len() - 1;
-        let mut at = sizes[chunk];
-        let mut planes = Vec::new();
-        for bytes in tensor.plane_bytes() {
-            planes.push((at, bytes));
-            at += bytes.next_multiple_of(ALIGN);
-        }
-        sizes[chunk] = at;
-        Some(Placed { chunk, planes })
-    });
-    let placed = placed.collect();
-    (placed, sizes)
-}
-
-pub(crate) fn slices(placed: &Placed, chunks: &[Buffer]) -> Result<Vec<Slice>> {
-    let Some(chunk) = chunks.get(placed.chunk) else { return Ok(Vec::new()) };
-    placed.planes.iter().map(|&(offset, len)| Ok(chunk.slice(offset, len)?)).collect()
-}
-
 /// Whether a tensor's bytes go from the file to their place with nothing in between.
 pub(crate) fn is_direct(checkpoint: &Checkpoint, tensor: &PlannedTensor) -> bool {
     let stored = |run: &crate::resolve::Run| run.convert.is_none() && run.step == 1;
@@ -85,65 +44,83 @@ pub(crate) fn is_direct(checkpoint: &Checkpoint, tensor: &PlannedTensor) -> bool
         && tensor.rows.sources.iter().all(plain)
 }
 
-/// Cuts the chunks into the planes of the tensors, and large tensors into blocks of rows.
-pub(crate) fn tasks<'m>(
-    plan: &LoadPlan,
-    placed: &[Option<Placed>],
-    chunks: &'m mut [Buffer],
-) -> Result<Vec<Task<'m>>> {
-    let mut memory: Vec<(usize, &'m mut [u8])> = Vec::new();
-    for chunk in chunks {
-        let device = chunk.device();
-        let bytes = chunk.host_mut().ok_or(DeviceError::Unsupported {
-            device,
-            what: "memory that the host can fill; loading to it through staging is not there yet",
-        })?;
-        memory.push((0, bytes));
-    }
-    let mut tasks = Vec::new();
-    for (index, (tensor, placed)) in plan.tensors.iter().zip(placed).enumerate() {
-        let Some(placed) = placed else { continue };
-        let Some((at, rest)) = memory.get_mut(placed.chunk) else { continue };
-        let mut planes = Vec::new();
-        for &(offset, len) in &placed.planes {
-            let (_, from) = std::mem::take(rest).split_at_mut(offset - *at);
-            let (plane, after) = from.split_at_mut(len);
-            (*at, *rest) = (offset + len, after);
-            planes.push(plane);
-        }
-        let (rows, k) = (tensor.rows.rows(), tensor.rows.k());
-        let row = tensor.resolved.encoding.row_bytes_total(k);
-        let Some((multiple, block)) = tensor.blocks().filter(|_| rows * row > TASK) else {
-            tasks.push(Task { tensor: index, first: 0, rows, out: planes });
-            continue;
-        };
-        let most = (TASK / row.max(1)).max(1).next_multiple_of(multiple);
-        for first in (0..rows).step_by(most) {
-            let rows = most.min(rows - first);
-            let cut = planes.iter_mut().zip(&block).map(|(plane, bytes)| {
-                let (head, tail) = std::mem::take(plane).split_at_mut(bytes * rows.div_ceil(multiple));
-                *plane = tail;
-                head
-            });
-            tasks.push(Task { tensor: index, first, rows, out: cut.collect() });
-        }
-    }
-    // What cannot be cut goes first, so that no thread is left alone with it at the end.
-    tasks.sort_by_key(|task| task.bytes() <= 2 * TASK as u64);
-    Ok(tasks)
+/// First byte of each plane within its tensor's range.
+pub(crate) fn plane_offsets(planes: &[usize]) -> Vec<usize> {
+    let next = |at: &mut usize, bytes: &usize| {
+        let offset = *at;
+        *at += bytes.next_multiple_of(ALIGN);
+        Some(offset)
+    };
+    planes.iter().scan(0, next).collect()
 }
 
-/// Runs the tasks on some threads; this one reports.
+/// Cuts the range of tensor `index` into its planes, and a large tensor into blocks of rows.
+pub(crate) fn add_tasks<'m>(
+    tasks: &mut Vec<Task<'m>>,
+    index: usize,
+    tensor: &PlannedTensor,
+    range: &'m mut [u8],
+) {
+    let (mut rest, mut at) = (range, 0);
+    let sizes = tensor.plane_bytes();
+    let mut planes = Vec::new();
+    for (offset, len) in plane_offsets(&sizes).into_iter().zip(sizes) {
+        let Some((plane, after)) = std::mem::take(&mut rest)
+            .split_at_mut_checked(offset - at)
+            .and_then(|(_, from)| from.split_at_mut_checked(len))
+        else {
+            return;
+        };
+        (at, rest) = (offset + len, after);
+        planes.push(plane);
+    }
+    let (rows, k) = (tensor.rows.rows(), tensor.rows.k());
+    let row = tensor.resolved.encoding.row_bytes_total(k);
+    let Some((multiple, block)) = tensor.blocks().filter(|_| rows * row > TASK) else {
+        tasks.push(Task { tensor: index, first: 0, rows, out: planes });
+        return;
+    };
+    let most = (TASK / row.max(1)).max(1).next_multiple_of(multiple);
+    for first in (0..rows).step_by(most) {
+        let rows = most.min(rows - first);
+        let cut = planes.iter_mut().zip(&block).map(|(plane, bytes)| {
+            let (head, tail) = std::mem::take(plane).split_at_mut(bytes * rows.div_ceil(multiple));
+            *plane = tail;
+            head
+        });
+        tasks.push(Task { tensor: index, first, rows, out: cut.collect() });
+    }
+}
+
+/// Runs the tasks on some threads; this one reports, or does it all where there is to be one.
 pub(crate) fn run(
     checkpoint: &Checkpoint,
-    plan: &LoadPlan,
+    tensors: &[PlannedTensor],
     files: &[WeightFile],
-    tasks: Vec<Task<'_>>,
-    options: &LoadOptions,
+    mut tasks: Vec<Task<'_>>,
+    readers: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ReadStats> {
+    // What cannot be cut goes first, so that no thread is left alone with it at the end.
+    tasks.sort_by_key(|task| task.bytes() <= 2 * TASK as u64);
     let total = tasks.iter().map(Task::bytes).sum();
-    let threads = options.readers.clamp(1, tasks.len().max(1));
+    let threads = readers.clamp(1, tasks.len().max(1));
+    let one = |reader: &mut RowReader<'_>, task: &mut Task<'_>| match tensors.get(task.tensor) {
+        Some(tensor) => perform(reader, tensor, task.first, task.rows, &mut task.out),
+        None => Ok(()),
+    };
+    let mut done = 0;
+    if threads == 1 {
+        let mut reader = RowReader::new(checkpoint, files);
+        for mut task in tasks {
+            one(&mut reader, &mut task)?;
+            if task.bytes() > 0 {
+                done += task.bytes();
+                progress(done, total);
+            }
+        }
+        return Ok(reader.stats);
+    }
     let queue = Mutex::new(tasks.into_iter());
     let stop = AtomicBool::new(false);
     let (sender, receiver) = mpsc::channel::<u64>();
@@ -152,13 +129,12 @@ pub(crate) fn run(
         while !stop.load(Ordering::Relaxed) {
             // Poisoned only if another reader panicked, which the scope passes on.
             let Some(mut task) = queue.lock().ok().and_then(|mut queue| queue.next()) else { break };
-            let bytes = task.bytes();
-            if let Err(error) = perform(&mut reader, plan, &mut task) {
+            if let Err(error) = one(&mut reader, &mut task) {
                 stop.store(true, Ordering::Relaxed);
                 return Err(error);
             }
             // The receiver outlives every sender.
-            let _ = sender.send(bytes);
+            let _ = sender.send(task.bytes());
         }
         Ok(reader.stats)
     };
@@ -170,51 +146,52 @@ pub(crate) fn run(
             })
             .collect();
         drop(sender);
-        let mut done = 0;
-        for bytes in receiver {
+        for bytes in receiver.into_iter().filter(|&bytes| bytes > 0) {
             done += bytes;
             progress(done, total);
         }
         let mut all = ReadStats::default();
         for handle in handles {
-            let one = match handle.join() {
-                Ok(result) => result?,
+            match handle.join() {
+                Ok(result) => all.add(&result?),
                 Err(panic) => std::panic::resume_unwind(panic),
-            };
-            all.reads += one.reads;
-            all.read_bytes += one.read_bytes;
-            all.read_time += one.read_time;
-            all.convert_time += one.convert_time;
+            }
         }
         Ok(all)
     })
 }
 
-fn perform(reader: &mut RowReader<'_>, plan: &LoadPlan, task: &mut Task<'_>) -> Result<()> {
-    let Some(tensor) = plan.tensors.get(task.tensor) else { return Ok(()) };
+/// Fills the planes' parts of rows `first..first + rows` of a tensor, repacked where that was asked for.
+pub(crate) fn perform(
+    reader: &mut RowReader<'_>,
+    tensor: &PlannedTensor,
+    first: usize,
+    rows: usize,
+    out: &mut [&mut [u8]],
+) -> Result<()> {
     let Some(repack) = &tensor.request.repack else {
-        return reader.fill(&tensor.rows, task.first, task.rows, &mut task.out);
+        return reader.fill(&tensor.rows, first, rows, out);
     };
     let (encoding, k) = (tensor.resolved.encoding, tensor.rows.k());
     let row = encoding.row_bytes_total(k);
     let most = repack_rows(repack.as_ref(), row);
-    let mut scratch = vec![0; row * most.min(task.rows)];
-    for done in (0..task.rows).step_by(most) {
-        let rows = most.min(task.rows - done);
+    let mut scratch = vec![0; row * most.min(rows)];
+    for done in (0..rows).step_by(most) {
+        let n = most.min(rows - done);
         let mut planes: Vec<&mut [u8]> = Vec::new();
-        let mut rest = &mut scratch[..row * rows];
+        let mut rest = &mut scratch[..row * n];
         for &plane in encoding.planes() {
-            let (head, tail) = rest.split_at_mut(encoding.row_bytes(plane, k) * rows);
+            let (head, tail) = rest.split_at_mut(encoding.row_bytes(plane, k) * n);
             planes.push(head);
             rest = tail;
         }
-        reader.fill(&tensor.rows, task.first + done, rows, &mut planes)?;
+        reader.fill(&tensor.rows, first + done, n, &mut planes)?;
         let start = Instant::now();
         let mut src = Planes { encoding, k, planes: [&[]; 4] };
         for (slot, plane) in src.planes.iter_mut().zip(planes) {
             *slot = plane;
         }
-        repack.run(&src, done, rows, &mut task.out);
+        repack.run(&src, done, n, out);
         reader.stats.convert_time += start.elapsed();
     }
     Ok(())

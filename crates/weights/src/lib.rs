@@ -3,7 +3,7 @@
 //! [`Checkpoint::open`] reads headers only: names, shapes and [`Encoding`]s of every tensor, the config and
 //! the vocabulary. An [`Expr`] says how a model's weight is made from a checkpoint's tensors. [`plan_load`] resolves
 //! the expressions and adds up bytes, still without reading a tensor. [`load`] then reads, rearranges and
-//! uploads, and says in [`LoadTransferStats`] what it did.
+//! uploads, and says in [`LoadTransferStats`] what it did; a [`Loader`] does so all at once or weight by weight.
 //!
 //! This crate knows no op: what a layout means to a kernel is the kernels crate's business, which hands in a
 //! [`Repack`].
@@ -20,14 +20,17 @@ mod file;
 mod fill;
 pub mod gguf;
 mod load;
+mod loader;
 mod memory_plan;
 mod mlx;
+mod pack;
 mod peek;
 mod quant_config;
 mod read;
 mod reading;
 mod resolve;
 pub mod safetensors;
+mod staged;
 mod stats;
 
 pub use checkpoint::{Checkpoint, ConfigSource, Dialect, Source, Span, TensorInfo};
@@ -35,8 +38,11 @@ pub use decode::{Planes, decode_row, decode_rows};
 pub use encoding::{BlockScale, Element, Encoding, Foreign, Layout, Plane, SUPER_GROUP};
 pub use error::{NotWeights, WeightError};
 pub use expr::{Expr, Resolved};
-pub use load::{LoadOptions, LoadPlan, LoadRequest, PlannedTensor, Repack, WeightTensor, load, plan_load};
-pub use memory_plan::{MemoryItem, MemoryPlan, Pool, human_bytes};
+pub use load::{
+    LoadMode, LoadOptions, LoadPlan, LoadRequest, PlannedTensor, Repack, WeightTensor, load, plan_load,
+};
+pub use loader::Loader;
+pub use memory_plan::{DevicePools, MemoryItem, MemoryPlan, Pool, human_bytes};
 pub use stats::LoadTransferStats;
 
 /// The result of a call into this crate.

@@ -3,16 +3,15 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Debug,
+    str::FromStr,
     sync::Arc,
-    time::Instant,
 };
 
-use portolan_device::{Device, MemoryKind, Slice, Stream};
+use portolan_device::{Device, Slice, StagingOptions, Stream, WeightArena};
 
 use crate::{
-    Checkpoint, Encoding, Expr, Layout, LoadTransferStats, Planes, Resolved, Result,
-    file::WeightFile,
-    fill::{is_direct, place, repack_rows, run, slices, tasks},
+    Checkpoint, Encoding, Expr, Layout, LoadTransferStats, Loader, Planes, Resolved, Result, WeightError,
+    fill::repack_rows,
     reading::PIECE,
     resolve::{RowMap, missing_error, missing_names, resolve},
 };
@@ -72,7 +71,7 @@ impl PlannedTensor {
         }
     }
 
-    fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> Layout {
         self.request.repack.as_ref().map_or(Layout::Planes, |r| r.layout())
     }
 
@@ -106,16 +105,54 @@ pub struct LoadPlan {
     pub unused_bytes: u64,
 }
 
+/// When weights are loaded: `--load eager` or `--load lazy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadMode {
+    /// All before the first token.
+    #[default]
+    Eager,
+    /// Each at its first use.
+    Lazy,
+}
+
+impl LoadMode {
+    /// As in `--load`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LoadMode::Eager => "eager",
+            LoadMode::Lazy => "lazy",
+        }
+    }
+}
+
+impl FromStr for LoadMode {
+    type Err = WeightError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "eager" => Ok(LoadMode::Eager),
+            "lazy" => Ok(LoadMode::Lazy),
+            _ => Err(WeightError::UnknownLoadMode { given: text.to_owned() }),
+        }
+    }
+}
+
 /// How a load goes about it.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// Reader threads.
     pub readers: usize,
+    /// The staging ring, where the host does not see the device's memory; none for the usual one, with
+    /// `PORTOLAN_PINNED_LOAD` looked up.
+    pub staging: Option<StagingOptions>,
+    /// Device memory is taken in chunks of about this size.
+    pub chunk_bytes: usize,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { readers: std::thread::available_parallelism().map_or(1, |n| n.get()).min(8) }
+        let readers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
+        LoadOptions { readers, staging: None, chunk_bytes: WeightArena::CHUNK_BYTES }
     }
 }
 
@@ -180,16 +217,14 @@ fn scratch_of(tensor: &PlannedTensor) -> u64 {
     2 * piece + repack as u64
 }
 
-/// Reads the planned weights into memory of the device, with [`LoadOptions::readers`] threads. `progress` is
-/// called on this thread and is told the bytes done and the bytes in all.
+/// Reads all planned weights into memory of the device, with [`LoadOptions::readers`] threads. `progress` is called
+/// on this thread and is told the bytes done and the bytes in all. [`Loader`] does the same in steps.
 ///
-/// The memory must be one that the host sees. `stream` is the one that will run the kernels; copies to a device
-/// go through it, so that no stream ever waits for another.
+/// `stream` is the one that will run the kernels; copies to a device go through it, so that no stream ever waits for
+/// another.
 ///
 /// # Errors
-/// [`WeightError::ShortRead`](crate::WeightError::ShortRead) for a file that was cut since it was opened,
-/// [`WeightError::BlockScale`](crate::WeightError::BlockScale) for a damaged block, `Io`, `Device`. The first
-/// error stops all readers, and no memory is kept.
+/// As [`Loader::new`] and [`Loader::load_all`]. No memory is kept.
 pub fn load(
     checkpoint: &Checkpoint,
     plan: &LoadPlan,
@@ -198,45 +233,7 @@ pub fn load(
     options: &LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Vec<WeightTensor>, LoadTransferStats)> {
-    let start = Instant::now();
-    debug_assert_eq!(stream.device(), device.id(), "the stream is one of the device");
-    let (placed, sizes) = place(plan);
-    let mut chunks = Vec::with_capacity(sizes.len());
-    for &size in &sizes {
-        chunks.push(device.alloc(size, MemoryKind::Device)?);
-    }
-    let files = checkpoint.files.iter().map(|f| WeightFile::open(f)).collect::<Result<Vec<_>>>()?;
-    let mut stats = LoadTransferStats {
-        unused_tensors: plan.unused.len(),
-        unused_bytes: plan.unused_bytes,
-        ..Default::default()
-    };
-    let tasks = tasks(plan, &placed, &mut chunks)?;
-    let read = run(checkpoint, plan, &files, tasks, options, progress)?;
-    (stats.reads, stats.read_bytes) = (read.reads, read.read_bytes);
-    (stats.read_time, stats.convert_time) = (read.read_time, read.convert_time);
-    let mut weights: Vec<WeightTensor> = Vec::with_capacity(plan.tensors.len());
-    for (tensor, placed) in plan.tensors.iter().zip(&placed) {
-        let planes = match (placed, tensor.same_as.and_then(|i| weights.get(i))) {
-            (_, Some(twin)) => twin.planes.clone(),
-            (Some(placed), None) => slices(placed, &chunks)?,
-            (None, None) => Vec::new(),
-        };
-        if tensor.same_as.is_none() {
-            stats.bytes += planes.iter().map(|p| p.len() as u64).sum::<u64>();
-            match is_direct(checkpoint, tensor) {
-                true => stats.direct_tensors += 1,
-                false => stats.pageable_tensors += 1,
-            }
-        }
-        weights.push(WeightTensor {
-            name: tensor.request.name.clone(),
-            shape: tensor.resolved.shape.clone(),
-            encoding: tensor.resolved.encoding,
-            layout: tensor.layout(),
-            planes,
-        });
-    }
-    stats.wall = start.elapsed();
-    Ok((weights, stats))
+    let mut loader = Loader::new(checkpoint, plan, device, options)?;
+    loader.load_all(stream, progress)?;
+    Ok((loader.weights()?, loader.stats().clone()))
 }

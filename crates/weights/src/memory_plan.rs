@@ -1,8 +1,14 @@
 //! The plan of memory: what will be taken from which pool, before a byte is read.
+//!
+//! A GPU with memory of its own has two pools: `cuda:0 device` for weights, caches and workspace, and `host` for what
+//! loading takes: the staging ring and the readers' scratch. Where the device's memory is the host's (a CPU, an APU)
+//! there is one, `host`, so that no byte of DRAM is promised twice.
 
 use std::fmt;
 
-use crate::{Result, WeightError};
+use portolan_device::{Device, DeviceKind, MemoryInfo, StagingOptions, WeightArena};
+
+use crate::{LoadOptions, LoadPlan, Result, WeightError, pack::is_too_coarse};
 
 /// One thing that takes memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +41,68 @@ pub struct MemoryPlan {
     pub items: Vec<MemoryItem>,
 }
 
+/// Which of a plan's pools a device's own memory and the host's are; the same one where they are one memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePools {
+    /// Index of the pool of the device's own memory.
+    pub device: usize,
+    /// Index of the pool of the host's memory.
+    pub host: usize,
+}
+
+fn pool(name: String, info: &MemoryInfo) -> Pool {
+    Pool { name, available: info.free, source: info.source.to_owned() }
+}
+
 impl MemoryPlan {
+    /// A plan with the pools of a device, and nothing in it yet.
+    ///
+    /// # Errors
+    /// When the device does not say what memory it has.
+    pub fn of_device(device: &Device) -> Result<(Self, DevicePools)> {
+        let own = device.memory_info()?;
+        if device.caps().integrated || device.caps().kind() == DeviceKind::Cpu {
+            let plan = MemoryPlan { pools: vec![pool("host".to_owned(), &own)], items: Vec::new() };
+            return Ok((plan, DevicePools { device: 0, host: 0 }));
+        }
+        let host = pool("host".to_owned(), &Device::host_memory());
+        let pools = vec![pool(format!("{} device", device.id()), &own), host];
+        Ok((MemoryPlan { pools, items: Vec::new() }, DevicePools { device: 0, host: 1 }))
+    }
+
+    /// Adds what loading takes: the weights, as an arena rounds them; staging, where the host does not see the
+    /// device's memory; and the scratch of the readers.
+    ///
+    /// # Errors
+    /// When `PORTOLAN_PINNED_LOAD` cannot be read.
+    pub fn add_load(
+        &mut self,
+        load: &LoadPlan,
+        device: &Device,
+        pools: DevicePools,
+        options: &LoadOptions,
+    ) -> Result<()> {
+        let sizes: Vec<usize> = load.tensors.iter().map(|t| t.device_bytes as usize).collect();
+        let mut scratch = load.scratch_bytes;
+        if device.caps().kind() == DeviceKind::Cpu {
+            // Host memory comes by the page as it is touched.
+            self.add("weights", load.device_bytes, pools.device);
+        } else {
+            self.add("weights", WeightArena::planned_bytes(&sizes, options.chunk_bytes), pools.device);
+            let staging = match options.staging {
+                Some(staging) => staging,
+                None => StagingOptions::from_env()?,
+            };
+            let need = staging.bytes_for(load.device_bytes);
+            self.add(if staging.pinned { "staging (pinned)" } else { "staging" }, need, pools.host);
+            // A tensor that cannot go round the ring is made whole on the host first, one at a time.
+            let coarse = load.tensors.iter().filter(|t| is_too_coarse(t, staging.floor()));
+            scratch += coarse.map(|t| t.device_bytes).max().unwrap_or(0);
+        }
+        self.add("loading scratch", scratch, pools.host);
+        Ok(())
+    }
+
     /// Adds an item.
     pub fn add(&mut self, what: impl Into<String>, bytes: u64, pool: usize) {
         self.items.push(MemoryItem { what: what.into(), bytes, pool });

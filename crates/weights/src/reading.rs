@@ -28,6 +28,16 @@ pub(crate) struct ReadStats {
     pub(crate) convert_time: Duration,
 }
 
+impl ReadStats {
+    /// Adds what another reader did.
+    pub(crate) fn add(&mut self, other: &ReadStats) {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.read_time += other.read_time;
+        self.convert_time += other.convert_time;
+    }
+}
+
 /// A reader with its scratch, kept from one piece to the next.
 pub(crate) struct RowReader<'a> {
     checkpoint: &'a Checkpoint,

@@ -65,7 +65,7 @@ pub(super) unsafe fn free_host(raw: &RawMemory) {
 }
 
 /// What the kernel says can be taken without swapping: `MemAvailable`, or `sysinfo` where there is no /proc.
-pub(super) fn host_memory() -> MemoryInfo {
+pub(crate) fn host_memory() -> MemoryInfo {
     let field = |text: &str, name: &str| -> Option<u64> {
         let line = text.lines().find(|l| l.starts_with(name))?;
         line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)

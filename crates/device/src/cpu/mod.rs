@@ -5,5 +5,7 @@ mod memory;
 mod stream;
 mod team;
 
+pub(crate) use memory::host_memory;
+
 pub use device::{CpuBackend, CpuOptions, physical_cores};
 pub use team::Team;

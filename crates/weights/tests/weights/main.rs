@@ -4,10 +4,12 @@
 mod bad_gguf;
 mod bad_safetensors;
 mod expressions;
+mod faults;
 mod folders;
 mod hostile_bytes;
 mod loading;
 mod mlx_modules;
 mod oracle_checkpoints;
 mod quant_vectors;
+mod staged;
 mod support;

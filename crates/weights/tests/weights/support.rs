@@ -46,12 +46,22 @@ pub(crate) fn load_requests(
     let stream = device.stream()?;
     let mut seen = Vec::new();
     let mut report = |done, total| seen.push((done, total));
-    let (mut weights, stats) =
-        load(checkpoint, &plan, &device, &stream, &LoadOptions { readers }, &mut report)?;
+    let (weights, stats) = load(
+        checkpoint,
+        &plan,
+        &device,
+        &stream,
+        &LoadOptions { readers, ..Default::default() },
+        &mut report,
+    )?;
     assert!(seen.windows(2).all(|w| w[0].0 < w[1].0), "progress goes up: {seen:?}");
     assert!(seen.last().is_none_or(|&(done, total)| done == total), "and ends at the total: {seen:?}");
     assert_eq!(stats.cross_stream_waits, 0);
+    Ok((take_planes(weights), stats))
+}
 
+/// Copies the planes out of memory that the host sees, of which nobody else may hold a part.
+pub(crate) fn take_planes(mut weights: Vec<WeightTensor>) -> Vec<Loaded> {
     let mut buffers = Vec::new();
     let mut places = Vec::new();
     for weight in &mut weights {
@@ -76,7 +86,7 @@ pub(crate) fn load_requests(
         });
         loaded.push(Loaded { planes: planes.collect(), weight });
     }
-    Ok((loaded, stats))
+    loaded
 }
 
 pub(crate) fn load_expr(checkpoint: &Checkpoint, expr: Expr) -> Result<Loaded> {
