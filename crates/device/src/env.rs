@@ -63,6 +63,12 @@ pub const TABLE: &[Var] = &[
         meaning: "Off: go on with a warning where the memory plan does not fit.",
     },
     Var {
+        name: "PORTOLAN_COMMIT",
+        kind: VarType::Text,
+        default: "unknown",
+        meaning: "When Portolan is built: the commit that it is built from, for the head of traces.",
+    },
+    Var {
         name: "PORTOLAN_ORACLE",
         kind: VarType::Path,
         default: "not set",
