@@ -3,7 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use portolan::{CacheType, LoadOptions, SamplingParams, device::DeviceChoice};
+use portolan::{
+    CacheType, LoadOptions, SamplingParams,
+    device::DeviceChoice,
+    tools::{
+        compare::{CompareOptions, DEFAULT_ERROR},
+        trace::TraceOptions,
+    },
+};
 
 /// What a model argument may be.
 const MODEL: &str = "A folder with a checkpoint, a .gguf or .safetensors file, `smollm2`, or a hub name \
@@ -41,6 +48,18 @@ pub(crate) enum Command {
         after_help = "Example:\n  portolan logits -m ./model --ids 1,2,3 --greedy 8 --exact -o logits.safetensors"
     )]
     Logits(LogitsArgs),
+    /// Write what a model makes of each position of a text, for compare-traces
+    #[command(
+        after_help = "Example:\n  portolan trace -m smollm2 --text book.txt --exact -o exact.trace\n  \
+                            portolan trace -m smollm2 --text book.txt --width 8 -o fast8.trace"
+    )]
+    Trace(TraceArgs),
+    /// Hold a trace against a reference; the exit code is the verdict
+    #[command(
+        after_help = "Exit codes: 0 pass, 3 fail, 4 inconclusive, 5 mismatch; 1 is an error, 2 a wrong flag\n\n\
+                      Example:\n  portolan compare-traces exact.trace fast.trace --error 0.4"
+    )]
+    CompareTraces(CompareTracesArgs),
     /// Fetch a model into the cache and print its path
     #[command(after_help = "Example:\n  portolan pull mlx-community/Qwen3-0.6B-4bit")]
     Pull(PullArgs),
@@ -216,6 +235,91 @@ pub(crate) struct LogitsArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct TraceArgs {
+    #[arg(short, long, help = MODEL)]
+    pub(crate) model: String,
+    /// A file with the text
+    #[arg(long, value_name = "FILE", required_unless_present = "ids", conflicts_with = "ids")]
+    pub(crate) text: Option<PathBuf>,
+    /// Token ids in place of a text: with commas between them, or a file that holds them; needs no tokenizer
+    #[arg(long)]
+    pub(crate) ids: Option<String>,
+    /// The safetensors file to write
+    #[arg(short, long)]
+    pub(crate) output: PathBuf,
+    /// Positions to score [default: what the text has, up to 2000]
+    #[arg(long)]
+    positions: Option<usize>,
+    /// Rows of a scored step: 1 is token by token
+    #[arg(long, default_value_t = 1)]
+    width: usize,
+    /// Tokens before the first scored position
+    #[arg(long, default_value_t = 512)]
+    context_before: usize,
+    /// Compute those in chunks of this many
+    #[arg(long, default_value_t = 512)]
+    chunk: usize,
+    /// How many of the likeliest tokens are kept of each position
+    #[arg(long, value_name = "K", default_value_t = 256)]
+    top: usize,
+    /// Keep all logits, for an exact KL divergence: positions x vocabulary x 4 bytes
+    #[arg(long)]
+    full: bool,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+impl TraceArgs {
+    pub(crate) fn options(&self) -> TraceOptions {
+        let mut options = TraceOptions::default();
+        options.positions = self.positions;
+        options.width = self.width;
+        options.context_before = self.context_before;
+        options.chunk = self.chunk;
+        options.top = self.top;
+        options.full = self.full;
+        options
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct CompareTracesArgs {
+    /// The trace that counts as right
+    pub(crate) reference: PathBuf,
+    /// The trace that is held against it
+    pub(crate) other: PathBuf,
+    /// The stated error of a logit: no choice may change whose margin is over twice this
+    #[arg(long, default_value_t = DEFAULT_ERROR, value_parser = error_of_a_logit)]
+    error: f32,
+    /// Compare traces of two checkpoints, such as one model in two formats
+    #[arg(long)]
+    other_checkpoint: bool,
+    /// Compare traces of two widths
+    #[arg(long)]
+    other_width: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl CompareTracesArgs {
+    pub(crate) fn options(&self) -> CompareOptions {
+        let mut options = CompareOptions::default();
+        options.error = self.error;
+        options.other_checkpoint = self.other_checkpoint;
+        options.other_width = self.other_width;
+        options
+    }
+}
+
+fn error_of_a_logit(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(error) if error.is_finite() && error >= 0.0 => Ok(error),
+        _ => Err("expected a number that is not negative".to_owned()),
+    }
 }
 
 #[derive(clap::Args)]

@@ -16,17 +16,20 @@ use clap::Parser;
 fn main() -> ExitCode {
     let args = Args::parse();
     output::start_log(args.verbose);
+    let mut code = ExitCode::SUCCESS;
     let result = match args.command {
         Command::Run(args) => commands::run::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Logits(args) => commands::logits::run(args),
+        Command::Trace(args) => commands::trace::run(args),
+        Command::CompareTraces(args) => commands::compare_traces::run(args).map(|verdict| code = verdict),
         Command::Pull(args) => commands::pull::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Ports(args) => commands::ports::run(args),
         Command::Bench(args) => commands::bench::run(args),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => code,
         // Whoever reads our output has gone (`| head`): that is no failure of ours.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

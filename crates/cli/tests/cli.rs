@@ -92,7 +92,9 @@ fn well(words: &str, output: &Output) -> String {
 fn every_command_has_help_with_an_example() {
     let home = Home::new();
     let all = home.good("--help");
-    for command in ["run", "generate", "logits", "pull", "inspect", "ports", "bench"] {
+    for command in
+        ["run", "generate", "logits", "trace", "compare-traces", "pull", "inspect", "ports", "bench"]
+    {
         assert!(all.contains(command), "{command} is not in the list");
         let help = home.good(&format!("{command} --help"));
         assert!(

@@ -87,6 +87,12 @@ pub const TABLE: &[Var] = &[
         meaning: "Off: weights go to a GPU from pageable memory, one copy after another.",
     },
     Var {
+        name: "PORTOLAN_COMMIT",
+        kind: VarType::Text,
+        default: "unknown",
+        meaning: "When Portolan is built: the commit that it is built from, for the head of traces.",
+    },
+    Var {
         name: "PORTOLAN_ORACLE",
         kind: VarType::Path,
         default: "not set",

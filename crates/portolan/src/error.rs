@@ -162,6 +162,32 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A corpus with fewer tokens than a trace asks for.
+    #[error(
+        "the corpus is too short: {need} tokens are needed, and it has {have}. Give a longer one, fewer --positions or less --context-before"
+    )]
+    CorpusTooShort {
+        /// Tokens needed.
+        need: usize,
+        /// Tokens that it has.
+        have: usize,
+    },
+    /// A file could not be read.
+    #[error("{}: cannot be read: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A file that is no trace, or a damaged one.
+    #[error("{}: not a whole trace: {what}. Write it again with `portolan trace`", path.display())]
+    BadTrace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A file could not be written.
     #[error("{}: cannot be written: {reason}", path.display())]
     Write {

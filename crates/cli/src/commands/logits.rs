@@ -19,10 +19,7 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
     options.max_logits = rows;
     options.max_sequences = 1;
     let (plan, _) = super::plan(&args.model, &options)?;
-    let same = |file: &std::path::PathBuf| matches!((file.canonicalize(), args.output.canonicalize()), (Ok(a), Ok(b)) if a == b);
-    if plan.checkpoint.files.iter().any(same) {
-        bail!("{} is a file of the model itself; give another name with -o", args.output.display());
-    }
+    super::refuse_model_file(&plan, &args.output)?;
     let mut core = super::load_core(&plan)?;
     let logits = tools::logits::logits(&mut core, &ids, args.greedy, rows)?;
     logits.save(&args.output)?;
@@ -30,7 +27,7 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
 }
 
 /// `1,2,3`, or a file that holds such a list.
-fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
+pub(super) fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
     let from_file = Path::new(text).is_file();
     let list = if from_file {
         std::fs::read_to_string(text).with_context(|| format!("reading token ids from {text}"))?

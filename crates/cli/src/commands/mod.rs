@@ -1,13 +1,18 @@
 //! A file a command.
 
 pub(crate) mod bench;
+pub(crate) mod compare_traces;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod ports;
 pub(crate) mod pull;
 pub(crate) mod run;
+pub(crate) mod trace;
 
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
 use portolan::{Core, Engine, LoadOptions, Plan, device::Device, loader};
 
 use crate::{args::LoadArgs, output, progress::Bars};
@@ -35,4 +40,14 @@ fn plan(model: &str, options: &LoadOptions) -> anyhow::Result<(Plan, Device)> {
 fn load_core(plan: &Plan) -> anyhow::Result<Core> {
     let mut bars = Bars::new();
     Ok(Core::load(plan, &mut |done, total| loader::Progress::load(&mut bars, done, total))?)
+}
+
+/// Refuses to write over a file of the model itself.
+fn refuse_model_file(plan: &Plan, output: &Path) -> anyhow::Result<()> {
+    let same =
+        |file: &PathBuf| matches!((file.canonicalize(), output.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if plan.checkpoint.files.iter().any(same) {
+        bail!("{} is a file of the model itself; give another name with -o", output.display());
+    }
+    Ok(())
 }

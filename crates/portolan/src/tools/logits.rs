@@ -101,7 +101,7 @@ impl Logits {
 
 /// Writes a file that appears under its name only when it is complete. A link is followed, and what is there and is no
 /// regular file (a pipe, a device) is written to, never replaced.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let target = if path.exists() { path.canonicalize()? } else { path.to_owned() };
     if target.exists() && !target.is_file() {
         return File::options().write(true).open(&target)?.write_all(bytes);
