@@ -10,6 +10,7 @@ use portolan::{
         compare::{CompareOptions, DEFAULT_ERROR},
         trace::TraceOptions,
     },
+    weights::LoadMode,
 };
 
 /// What a model argument may be.
@@ -95,6 +96,9 @@ pub(crate) struct LoadArgs {
     /// Type of activations on a GPU: bf16, f16, f32 [default: bf16]
     #[arg(long, value_name = "TYPE", help_heading = "Loading")]
     activations: Option<CacheType>,
+    /// When weights are loaded: eager (before the first token) or lazy (each at its first use)
+    #[arg(long, default_value = "eager", value_name = "WHEN", help_heading = "Loading")]
+    load: LoadMode,
     /// Plain f32 kernels and an f32 cache: slow, and the reference for everything else
     #[arg(long, help_heading = "Loading")]
     exact: bool,
@@ -112,6 +116,7 @@ impl LoadArgs {
         options.cache_tokens = self.cache_tokens;
         options.cache = self.cache_type;
         options.activation = self.activations;
+        options.load = self.load;
         options.exact = self.exact;
         options.deterministic = self.deterministic;
         options

@@ -1,8 +1,14 @@
 //! Standard output carries what was asked for and nothing else; everything about it goes to stderr.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
 
-use portolan::{GenerationStats, ModelInfo, Summary, weights::human_bytes};
+use portolan::{
+    GenerationStats, ModelInfo, Summary,
+    weights::{LoadTransferStats, human_bytes},
+};
 
 /// Sends warnings, and more when asked, to stderr. `PORTOLAN_DEBUG_KERNELS` shows its own lines.
 pub(crate) fn start_log(verbose: u8) {
@@ -74,43 +80,61 @@ pub(crate) fn rates_line(stats: &GenerationStats) -> String {
 
 /// What `--profile` prints: the load leg by leg, and the generation.
 pub(crate) fn print_profile(info: &ModelInfo, summary: &Summary) {
-    let load = &info.load;
     let stats = &summary.stats;
-    let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
-    let gbps = |bytes: u64, d: std::time::Duration| bytes as f64 / d.as_secs_f64().max(1e-9) / 1e9;
     eprintln!("device              {}", info.device);
-    eprintln!("load                {:.1} ms, {:.2} GB/s", ms(load.wall), gbps(load.bytes, load.wall));
-    eprintln!("resident weights    {} bytes", load.bytes);
+    eprintln!("kernels             {:.1} ms", ms(info.prepare_time));
     eprintln!(
-        "tensors             pinned {}, pageable {}, direct {}; not read {} ({} bytes)",
-        load.pinned_tensors,
-        load.pageable_tensors,
-        load.direct_tensors,
-        load.unused_tensors,
-        load.unused_bytes
+        "load                {:.1} ms, {:.2} GB/s",
+        ms(info.load.wall),
+        info.load.load_gb_per_s().unwrap_or(0.0)
     );
-    eprintln!(
-        "read leg            {} bytes in {} reads, {:.1} ms over all readers, {:.2} GB/s a reader",
-        load.read_bytes,
-        load.reads,
-        ms(load.read_time),
-        gbps(load.read_bytes, load.read_time)
-    );
-    eprintln!("convert leg         {:.1} ms over all threads", ms(load.convert_time));
-    eprintln!(
-        "copies              {}, enqueue {:.1} ms, slot wait {:.1} ms, cross-stream waits {}, pinned peak {} bytes",
-        load.copies,
-        ms(load.enqueue_time),
-        ms(load.slot_wait),
-        load.cross_stream_waits,
-        load.pinned_peak
-    );
-    eprintln!("limit of the load   {}", load.limit());
+    eprintln!("resident weights    {} bytes, of {} reserved", info.load.bytes, info.load.arena_bytes);
+    eprintln!("not read            {} tensors, {} bytes", info.load.unused_tensors, info.load.unused_bytes);
+    print_transfers("load", &info.load);
+    print_transfers("prefill", &summary.transfers.since(&info.load));
     eprintln!("queue               {:.1} ms", ms(stats.queue_time));
     eprintln!("prefill             {:.1} ms, {:.1} tok/s", ms(stats.prefill_time), stats.prefill_rate());
-    eprintln!("load + first token  {:.1} ms", ms(load.wall + stats.prefill_time));
+    eprintln!("load + first token  {:.1} ms", ms(info.load.wall + stats.prefill_time));
     eprintln!("decode              {:.1} ms, {:.1} tok/s", ms(stats.decode_time), stats.decode_rate());
     eprintln!("{}; {}", rates_line(stats), summary.reason.name());
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// What went to the device in a part of the run: counts first, then the legs.
+fn print_transfers(part: &str, done: &LoadTransferStats) {
+    eprintln!(
+        "{:<19} tensors pinned {}, pageable {}, direct {}; {} copies of {} bytes",
+        format!("{part}: uploads"),
+        done.pinned_tensors,
+        done.pageable_tensors,
+        done.direct_tensors,
+        done.copies,
+        done.bytes
+    );
+    if done.bytes == 0 {
+        return;
+    }
+    let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}"));
+    eprintln!(
+        "{:<19} read {} bytes in {} reads, {:.1} ms over {} readers, {} GB/s; convert {:.1} ms; slot wait {:.1} ms; \
+         enqueue {:.1} ms; copies {} GB/s; cross-stream waits {}; pinned peak {} bytes; limit: {}",
+        format!("{part}: legs"),
+        done.read_bytes,
+        done.reads,
+        ms(done.read_time),
+        done.readers,
+        rate(done.read_gb_per_s()),
+        ms(done.convert_time),
+        ms(done.slot_wait),
+        ms(done.enqueue_time),
+        rate(done.copy_gb_per_s()),
+        done.cross_stream_waits,
+        done.pinned_peak,
+        done.limit()
+    );
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@
 //! [`Core`] has no threads and no policy. [`crate::Engine`] drives one from a thread of its own; tests, benchmarks
 //! and traces drive one directly.
 
-use std::{collections::HashMap, path::Path, time::Instant};
+use std::{
+    collections::HashMap,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use portolan_device::{DType, Device, DeviceKind};
 use portolan_kernels::{
@@ -12,7 +16,8 @@ use portolan_kernels::{
 };
 use portolan_models::Model;
 use portolan_weights::{
-    Checkpoint, LoadOptions as ReadOptions, LoadPlan, LoadRequest, LoadTransferStats, MemoryPlan, plan_load,
+    Checkpoint, LoadMode, LoadOptions as ReadOptions, LoadPlan, LoadRequest, LoadTransferStats, Loader,
+    MemoryPlan, plan_load,
 };
 
 use crate::{
@@ -65,6 +70,7 @@ pub struct Plan {
     pub(crate) caches: CacheLayout,
     pub(crate) limits: StepLimits,
     pub(crate) activation: DType,
+    pub(crate) load_mode: LoadMode,
     pub(crate) device: Device,
 }
 
@@ -133,6 +139,7 @@ impl Plan {
             caches,
             limits,
             activation,
+            load_mode: options.load,
             device: device.clone(),
             model,
         })
@@ -215,7 +222,9 @@ pub struct Core {
     window: Option<usize>,
     inputs: StepInputs,
     profile: Option<OpTimes>,
-    /// What loading did.
+    /// Compiling kernels, or finding them compiled, and building the program.
+    pub prepare_time: Duration,
+    /// What loading did, before the first step.
     pub load_stats: LoadTransferStats,
 }
 
@@ -223,20 +232,21 @@ impl Core {
     /// Loads a plan's weights. `progress` is told bytes done and bytes in all.
     pub fn load(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         plan.check_memory()?;
-        let started = Instant::now();
         let mut runner = Runner::new(&plan.device, plan.limits)?;
         let caches = Caches::new(&plan.device, plan.caches.clone())?;
-        let (weights, mut load_stats) = portolan_weights::load(
-            &plan.checkpoint,
-            &plan.load,
-            &plan.device,
-            runner.stream(),
-            &ReadOptions::default(),
-            progress,
-        )?;
-        let program =
+        let mut loader = Loader::new(&plan.checkpoint, &plan.load, &plan.device, &ReadOptions::default())?;
+        let weights = loader.weights()?;
+        let started = Instant::now();
+        let mut program =
             Program::new(&mut runner, plan.activation, &plan.lowered, &plan.placement, &weights, &caches)?;
-        load_stats.wall = started.elapsed();
+        let prepare_time = started.elapsed();
+        if plan.load_mode == LoadMode::Eager {
+            loader.load_all(runner.stream(), progress)?;
+        }
+        let load_stats = loader.stats().clone();
+        if !loader.is_all_resident() {
+            program.load_lazily(loader);
+        }
         Ok(Core {
             runner,
             program,
@@ -250,8 +260,14 @@ impl Core {
             context: plan.context,
             inputs: StepInputs::default(),
             profile: None,
+            prepare_time,
             load_stats,
         })
+    }
+
+    /// What has been loaded so far: under `--load lazy` it grows in the steps that use a weight first.
+    pub fn transfers(&self) -> LoadTransferStats {
+        self.program.transfers().cloned().unwrap_or_else(|| self.load_stats.clone())
     }
 
     /// Most positions of a sequence.

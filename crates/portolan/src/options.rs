@@ -1,5 +1,7 @@
 use portolan_device::{DType, DeviceChoice, DeviceKind};
 
+use portolan_weights::LoadMode;
+
 use crate::{Error, Result};
 
 /// How a model is loaded.
@@ -24,6 +26,8 @@ pub struct LoadOptions {
     pub exact: bool,
     /// Only kernels whose result for a row does not depend on the rows beside it.
     pub deterministic: bool,
+    /// When weights are loaded.
+    pub load: LoadMode,
     /// Most rows of a step: longer prompts are computed in chunks of this size. 0 takes the device's own: 512 on the CPU,
     /// 2,048 on a GPU.
     pub chunk: usize,
@@ -74,6 +78,7 @@ impl Default for LoadOptions {
             activation: None,
             exact: false,
             deterministic: false,
+            load: LoadMode::Eager,
             chunk: 0,
             max_sequences: 16,
             max_logits: 16,

@@ -10,7 +10,7 @@ use portolan_kernels::{
     GpuPrograms, Launch, OpKind, StepShape, View,
     exec::{Readback, Runner, StepInputs, Task},
 };
-use portolan_weights::WeightTensor;
+use portolan_weights::{LoadTransferStats, Loader, WeightTensor};
 
 use crate::{
     Error, Result,
@@ -22,9 +22,20 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Program {
     tasks: Vec<Task>,
+    /// The weights of each task, by their numbers in the plan.
+    uses: Vec<Vec<usize>>,
     logits: View,
     /// Logits of the last step, `[R, vocab]`.
     host_logits: Readback,
+    lazy: Option<Lazy>,
+}
+
+/// Weights that are loaded at their first use.
+#[derive(Debug)]
+struct Lazy {
+    loader: Loader,
+    /// Whether some are still missing.
+    pending: bool,
 }
 
 impl Program {
@@ -46,6 +57,7 @@ impl Program {
             Ok(View { slice, rows: info.rows, cols: info.cols, dtype: info.dtype })
         };
         let mut tasks = Vec::with_capacity(lowered.nodes.len());
+        let uses = lowered.nodes.iter().map(|n| n.node.weights.iter().map(|w| w.index()).collect()).collect();
         for lowered in &lowered.nodes {
             let node = &lowered.node;
             let launch = Launch {
@@ -66,7 +78,33 @@ impl Program {
         let logits = graph.logits.ok_or(Error::Internal { what: "the graph has no logits" })?;
         let logits = view(logits)?;
         let host_logits = runner.readback(logits.slice.len())?;
-        Ok(Program { tasks, logits, host_logits })
+        Ok(Program { tasks, uses, logits, host_logits, lazy: None })
+    }
+
+    /// Loads weights at their first use from here on.
+    pub(crate) fn load_lazily(&mut self, loader: Loader) {
+        self.lazy = Some(Lazy { loader, pending: true });
+    }
+
+    /// What a lazy load has done; none where all was loaded beforehand.
+    pub(crate) fn transfers(&self) -> Option<&LoadTransferStats> {
+        self.lazy.as_ref().map(|lazy| lazy.loader.stats())
+    }
+
+    /// Runs the tasks one by one, each after its weights have been loaded.
+    fn run_lazily(&mut self, runner: &mut Runner, shape: StepShape) -> Result<()> {
+        let Some(lazy) = &mut self.lazy else { return Ok(()) };
+        for (task, uses) in self.tasks.iter().zip(&self.uses) {
+            if task.variant_of(shape).is_none() {
+                continue;
+            }
+            for &weight in uses {
+                lazy.loader.load_one(weight, runner.stream())?;
+            }
+            runner.run(std::slice::from_ref(task), shape)?;
+        }
+        lazy.pending = !lazy.loader.is_all_resident();
+        Ok(())
     }
 
     /// Runs a step and brings its logits to the host. With a profile, adds the time of each op to it.
@@ -79,6 +117,7 @@ impl Program {
     ) -> Result<()> {
         runner.write(inputs)?;
         match profile {
+            _ if self.lazy.as_ref().is_some_and(|lazy| lazy.pending) => self.run_lazily(runner, shape)?,
             None => runner.run_program(&self.tasks, shape)?,
             Some(profile) => {
                 for task in &self.tasks {

@@ -75,6 +75,30 @@ impl LoadTransferStats {
         self.pinned_peak = self.pinned_peak.max(counters.pinned_peak);
     }
 
+    /// What was done since an earlier state of the same load. Peaks and sums of the whole (arena, readers, what was not
+    /// read) stay as they are.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        LoadTransferStats {
+            pinned_tensors: self.pinned_tensors - earlier.pinned_tensors.min(self.pinned_tensors),
+            pageable_tensors: self.pageable_tensors - earlier.pageable_tensors.min(self.pageable_tensors),
+            direct_tensors: self.direct_tensors - earlier.direct_tensors.min(self.direct_tensors),
+            copies: self.copies - earlier.copies.min(self.copies),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            reads: self.reads - earlier.reads.min(self.reads),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            read_time: self.read_time.saturating_sub(earlier.read_time),
+            convert_time: self.convert_time.saturating_sub(earlier.convert_time),
+            slot_wait: self.slot_wait.saturating_sub(earlier.slot_wait),
+            enqueue_time: self.enqueue_time.saturating_sub(earlier.enqueue_time),
+            copy_time: self.copy_time.saturating_sub(earlier.copy_time),
+            timed_bytes: self.timed_bytes.saturating_sub(earlier.timed_bytes),
+            wall: self.wall.saturating_sub(earlier.wall),
+            ..self.clone()
+        }
+    }
+
     /// Time in reads as if the readers had been busy side by side all the time.
     fn read_wall(&self) -> Duration {
         self.read_time / u32::try_from(self.readers.max(1)).unwrap_or(u32::MAX)

@@ -46,6 +46,9 @@ pub struct GpuKernel {
     pub scratch: fn(&Launch, StepShape, &DeviceCaps) -> usize,
 }
 
+/// Bytes of scratch that the kernels of a program ask for at most, all together.
+pub const MOST_SCRATCH: u64 = 96 << 20;
+
 /// `-D` names and values.
 pub type Defines = Vec<(&'static str, String)>;
 

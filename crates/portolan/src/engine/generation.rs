@@ -10,6 +10,7 @@ use std::{
 };
 
 use portolan_text::Message;
+use portolan_weights::LoadTransferStats;
 
 use crate::{Error, Result, sample::TokenLogprob};
 
@@ -90,12 +91,15 @@ fn rate(count: usize, time: Duration) -> f64 {
 }
 
 /// How a generation ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Why.
     pub reason: FinishReason,
     /// Counts and times.
     pub stats: GenerationStats,
+    /// What loading had done when the first token was there: more than before the request where weights are loaded at
+    /// their first use.
+    pub transfers: LoadTransferStats,
 }
 
 pub(super) enum Event {

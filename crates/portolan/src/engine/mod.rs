@@ -15,6 +15,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use portolan_text::{ChatTemplates, EncodeOptions, Tokenizer};
@@ -62,7 +63,9 @@ pub struct ModelInfo {
     pub device: String,
     /// What memory it takes.
     pub memory: MemoryPlan,
-    /// What loading did.
+    /// Compiling kernels of a GPU, or finding them compiled, and building the program.
+    pub prepare_time: Duration,
+    /// What loading did, before the first step.
     pub load: LoadTransferStats,
 }
 
@@ -126,6 +129,7 @@ impl Engine {
             vocab: core.vocab(),
             device: format!("{} ({})", plan.device().id(), plan.device().caps().name),
             memory: plan.memory.clone(),
+            prepare_time: core.prepare_time,
             load: core.load_stats.clone(),
         };
         // The plan's headers are not needed any more.

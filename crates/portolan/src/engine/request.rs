@@ -10,6 +10,7 @@ use std::{
 };
 
 use portolan_text::{DecodeOptions, StopMatcher, StreamDecoder, Tokenizer};
+use portolan_weights::LoadTransferStats;
 
 use super::generation::{Event, FinishReason, Generation, GenerationStats, Piece, Summary};
 use crate::{
@@ -62,6 +63,8 @@ pub(super) struct Request {
     submitted: Instant,
     started: Option<Instant>,
     first_token: Option<Instant>,
+    /// What loading had done when the first token was there.
+    transfers: Option<LoadTransferStats>,
     reused: usize,
 }
 
@@ -111,9 +114,15 @@ impl Request {
             submitted: Instant::now(),
             started: None,
             first_token: None,
+            transfers: None,
             reused: 0,
         };
         Ok((request, generation))
+    }
+
+    /// Is told what loading has done, before its first token.
+    pub(super) fn note_transfers(&mut self, now: impl FnOnce() -> LoadTransferStats) {
+        self.transfers.get_or_insert_with(now);
     }
 
     /// Tokens known so far.
@@ -193,6 +202,7 @@ impl Request {
             let piece = Piece { text: rest, token: None, logprob: None, top: Vec::new() };
             let _ = self.events.send(Event::Piece(piece));
         }
+        let transfers = self.transfers.clone().unwrap_or_default();
         let now = Instant::now();
         let started = self.started.unwrap_or(now);
         let first = self.first_token.unwrap_or(now);
@@ -204,7 +214,7 @@ impl Request {
             prefill_time: first - started,
             decode_time: now - first,
         };
-        let _ = self.events.send(Event::End(Summary { reason, stats }));
+        let _ = self.events.send(Event::End(Summary { reason, stats, transfers }));
     }
 
     /// Ends it because it was cancelled.

@@ -166,6 +166,7 @@ impl Worker {
                 continue;
             }
             let request = &mut self.requests[*index];
+            request.note_transfers(|| self.core.transfers());
             match request.advance(self.core.logits(logits_row)) {
                 Ok(false) => {}
                 Ok(true) => ended.push(*index),

@@ -1,8 +1,8 @@
 //! The memory plan of a model on a device.
 
-use portolan_device::Device;
-use portolan_kernels::exec::StepLimits;
-use portolan_weights::{LoadPlan, MemoryPlan, Pool};
+use portolan_device::{Device, DeviceKind};
+use portolan_kernels::{exec::StepLimits, gpu::MOST_SCRATCH};
+use portolan_weights::{LoadOptions, LoadPlan, MemoryPlan};
 
 use super::Placement;
 use crate::{Result, cache::CacheLayout};
@@ -16,18 +16,14 @@ pub(crate) fn memory_plan(
     limits: StepLimits,
     logits_bytes: usize,
 ) -> Result<MemoryPlan> {
-    let info = device.memory_info()?;
-    let pool = Pool {
-        name: if device.caps().integrated { "host".to_owned() } else { format!("{} device", device.id()) },
-        available: info.free,
-        source: info.source.to_owned(),
-    };
-    let mut plan = MemoryPlan { pools: vec![pool], items: Vec::new() };
-    plan.add("weights", load.device_bytes, 0);
-    plan.add("loading scratch", load.scratch_bytes, 0);
-    plan.add(format!("cache ({} tokens)", caches.tokens()), caches.bytes(), 0);
-    plan.add("workspace", placement.bytes as u64, 0);
-    plan.add("step buffers", limits.bytes() as u64, 0);
-    plan.add("logits on the host", logits_bytes as u64, 0);
+    let (mut plan, pools) = MemoryPlan::of_device(device)?;
+    plan.add_load(load, device, pools, &LoadOptions::default())?;
+    plan.add(format!("cache ({} tokens)", caches.tokens()), caches.bytes(), pools.device);
+    plan.add("workspace", placement.bytes as u64, pools.device);
+    if device.caps().kind() != DeviceKind::Cpu {
+        plan.add("kernels' scratch, at most", MOST_SCRATCH, pools.device);
+    }
+    plan.add("step buffers", limits.bytes() as u64, pools.device);
+    plan.add("logits on the host", logits_bytes as u64, pools.host);
     Ok(plan)
 }
