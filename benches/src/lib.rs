@@ -24,7 +24,8 @@ use portolan_weights::Layout;
 /// # Errors
 /// When even the CPU cannot be used.
 pub fn devices() -> Result<Vec<Device>, KernelError> {
-    Ok(vec![Device::cpu(&CpuOptions::default())?])
+    let gpu = Device::cuda(0).ok();
+    Ok(std::iter::once(Device::cpu(&CpuOptions::default())?).chain(gpu).collect())
 }
 
 /// One line of the results: a variant at one use.

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use portolan::{
     Core, LoadOptions, Plan, SeqStep, Want,
-    device::{Device, cpu::CpuOptions},
+    device::{Device, DeviceKind, cpu::CpuOptions},
     sample::argmax,
     tools::logits::logits,
 };
-use portolan_testkit::{Tensors, assert_close, max_abs_diff, oracle};
+use portolan_testkit::{Tensors, assert_close, max_abs_diff, oracle, skipped};
 
 const TINY: &[&str] = &["llama", "llama_sharded", "llama_tied", "mistral", "qwen2", "qwen3", "smollm3"];
 
@@ -34,9 +34,23 @@ fn options(exact: bool) -> LoadOptions {
     options
 }
 
-fn load(path: &Path, options: &LoadOptions) -> Core {
-    let device = Device::cpu(&CpuOptions { threads: 2 }).unwrap();
-    let plan = Plan::new(path, &device, options).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+/// The CPU, and an NVIDIA GPU where there is one.
+fn devices() -> Vec<Device> {
+    let gpu = Device::cuda(0).map_err(|error| skipped(&error.to_string()));
+    std::iter::once(Device::cpu(&CpuOptions { threads: 2 }).unwrap()).chain(gpu).collect()
+}
+
+fn on_cpu(path: &Path, options: &LoadOptions) -> Core {
+    load(&Device::cpu(&CpuOptions { threads: 2 }).unwrap(), path, options)
+}
+
+fn load(device: &Device, path: &Path, options: &LoadOptions) -> Core {
+    let mut options = options.clone();
+    if device.caps().kind() != DeviceKind::Cpu {
+        // What is held here to the CPU's tolerances is the arithmetic; tests/gpu.rs has activations of 16 bits.
+        options.activation.get_or_insert(portolan::CacheType::F32);
+    }
+    let plan = Plan::new(path, device, &options).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     Core::load(&plan, &mut |_, _| ()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -112,7 +126,10 @@ fn tiny_exact() {
     for name in TINY {
         let Some(path) = oracle(&format!("tiny/{name}")) else { continue };
         let tolerance = (30.0 * conditioning(&path)).max(2e-5);
-        check_all_ways(&mut load(&path, &options(true)), &reference(&path), tolerance, name);
+        for device in devices() {
+            let what = format!("{name} on {device:?}");
+            check_all_ways(&mut load(&device, &path, &options(true)), &reference(&path), tolerance, &what);
+        }
     }
 }
 
@@ -121,7 +138,10 @@ fn tiny_fast() {
     for name in TINY {
         let Some(path) = oracle(&format!("tiny/{name}")) else { continue };
         // Dense weights: the same numbers in another order of summation.
-        check_all_ways(&mut load(&path, &options(false)), &reference(&path), 1e-3, name);
+        for device in devices() {
+            let what = format!("{name} on {device:?}");
+            check_all_ways(&mut load(&device, &path, &options(false)), &reference(&path), 1e-3, &what);
+        }
     }
 }
 
@@ -133,10 +153,12 @@ fn tiny_fast_with_a_half_precision_cache() {
         for (cache, tolerance) in [(portolan::CacheType::F16, 0.05), (portolan::CacheType::BF16, 0.4)] {
             let mut options = options(false);
             options.cache = Some(cache);
-            let found = logits(&mut load(&path, &options), &reference.ids, 0, 64).unwrap();
-            // Keys and values are rounded to 11 or 8 bits; the logits here reach 12.
-            let what = format!("{name} with a cache of {cache:?}");
-            assert_close(&found.logits, &reference.logits, tolerance, &what);
+            for device in devices() {
+                let found = logits(&mut load(&device, &path, &options), &reference.ids, 0, 64).unwrap();
+                // Keys and values are rounded to 11 or 8 bits; the logits here reach 12.
+                let what = format!("{name} on {device:?} with a cache of {cache:?}");
+                assert_close(&found.logits, &reference.logits, tolerance, &what);
+            }
         }
     }
 }
@@ -152,8 +174,8 @@ fn both_spellings_of_the_configuration_mean_the_same() {
             continue;
         };
         let copy = with_config(&path, &newer);
-        let first = logits(&mut load(&path, &options(true)), &reference.ids, 4, 64).unwrap();
-        let second = logits(&mut load(copy.path(), &options(true)), &reference.ids, 4, 64).unwrap();
+        let first = logits(&mut on_cpu(&path, &options(true)), &reference.ids, 4, 64).unwrap();
+        let second = logits(&mut on_cpu(copy.path(), &options(true)), &reference.ids, 4, 64).unwrap();
         assert!(first == second, "{name}: the two spellings give different logits");
     }
 }
@@ -176,7 +198,10 @@ fn with_config(path: &Path, config: &[u8]) -> tempfile::TempDir {
 fn mlx_exact() {
     for name in MLX {
         let Some(path) = oracle(&format!("mlx/{name}")) else { continue };
-        check_all_ways(&mut load(&path, &options(true)), &reference(&path), 1e-3, name);
+        for device in devices() {
+            let what = format!("{name} on {device:?}");
+            check_all_ways(&mut load(&device, &path, &options(true)), &reference(&path), 1e-3, &what);
+        }
     }
 }
 
@@ -189,7 +214,7 @@ fn mlx_mistral_with_and_without_its_window() {
     let config = std::fs::read(path.join("config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     let window = config["sliding_window"].as_u64().unwrap() as usize;
-    let held = logits(&mut load(&path, &options(true)), &reference.ids, 0, 64).unwrap();
+    let held = logits(&mut on_cpu(&path, &options(true)), &reference.ids, 0, 64).unwrap();
     let inside = window * held.vocab;
     assert_close(&held.logits[..inside], &reference.logits[..inside], 1e-3, "within the window");
     assert!(
@@ -198,7 +223,7 @@ fn mlx_mistral_with_and_without_its_window() {
     );
     config["sliding_window"] = serde_json::Value::Null;
     let free = with_config(&path, config.to_string().as_bytes());
-    check_all_ways(&mut load(free.path(), &options(true)), &reference, 1e-3, "mistral without its window");
+    check_all_ways(&mut on_cpu(free.path(), &options(true)), &reference, 1e-3, "mistral without its window");
 }
 
 /// The fast path rounds activations to int8 in groups of 32. In these models of 64 columns, whose logits have a standard
@@ -212,7 +237,7 @@ fn mlx_fast() {
     for name in MLX {
         let Some(path) = oracle(&format!("mlx/{name}")) else { continue };
         let reference = reference(&path);
-        let mut core = load(&path, &options(false));
+        let mut core = on_cpu(&path, &options(false));
         let found = logits(&mut core, &reference.ids, reference.greedy.len(), 64).unwrap();
         let (max, rms) =
             (max_abs_diff(&found.logits, &reference.logits), rms(&found.logits, &reference.logits));
@@ -248,18 +273,20 @@ fn forks_and_truncation_go_on_as_if_alone() {
     let reference = reference(&path);
     let vocab = reference.logits.len() / reference.ids.len();
     let expected = |row: usize| &reference.logits[row * vocab..(row + 1) * vocab];
-    let mut core = load(&path, &options(true));
-    let seq = core.create();
-    core.step(&[SeqStep { seq, tokens: &reference.ids[..20], want: Want::None }]).unwrap();
-    let fork = core.fork(seq).unwrap();
-    // The fork goes astray on the page that both share; the first must not see it.
-    core.step(&[SeqStep { seq: fork, tokens: &[1, 2, 3, 4, 5], want: Want::None }]).unwrap();
-    core.step(&[SeqStep { seq, tokens: &reference.ids[20..30], want: Want::Last }]).unwrap();
-    assert_close(core.logits(0), expected(29), 3e-4, "after a fork");
-    core.truncate(fork, 20).unwrap();
-    core.step(&[SeqStep { seq: fork, tokens: &reference.ids[20..40], want: Want::Last }]).unwrap();
-    assert_close(core.logits(0), expected(39), 3e-4, "after truncation");
-    assert_eq!(argmax(core.logits(0)), reference.greedy[0]);
+    for device in devices() {
+        let mut core = load(&device, &path, &options(true));
+        let seq = core.create();
+        core.step(&[SeqStep { seq, tokens: &reference.ids[..20], want: Want::None }]).unwrap();
+        let fork = core.fork(seq).unwrap();
+        // The fork goes astray on the page that both share; the first must not see it.
+        core.step(&[SeqStep { seq: fork, tokens: &[1, 2, 3, 4, 5], want: Want::None }]).unwrap();
+        core.step(&[SeqStep { seq, tokens: &reference.ids[20..30], want: Want::Last }]).unwrap();
+        assert_close(core.logits(0), expected(29), 3e-4, "after a fork");
+        core.truncate(fork, 20).unwrap();
+        core.step(&[SeqStep { seq: fork, tokens: &reference.ids[20..40], want: Want::Last }]).unwrap();
+        assert_close(core.logits(0), expected(39), 3e-4, "after truncation");
+        assert_eq!(argmax(core.logits(0)), reference.greedy[0]);
+    }
 }
 
 #[test]
@@ -267,15 +294,17 @@ fn a_remembered_prefix_is_not_computed_again() {
     let Some(path) = oracle("tiny/qwen3") else { return };
     let reference = reference(&path);
     let vocab = reference.logits.len() / reference.ids.len();
-    let mut core = load(&path, &options(true));
-    let seq = core.create();
-    core.step(&[SeqStep { seq, tokens: &reference.ids, want: Want::None }]).unwrap();
-    core.remove(seq);
-    let again = core.create_with_prefix(&reference.ids);
-    assert_eq!(core.len(again).unwrap(), 32, "one full page of 40 tokens");
-    core.step(&[SeqStep { seq: again, tokens: &reference.ids[32..], want: Want::Last }]).unwrap();
-    assert_close(core.logits(0), &reference.logits[39 * vocab..], 3e-4, "after a remembered prefix");
-    // Another prompt shares nothing.
-    let other = core.create_with_prefix(&reference.ids[1..]);
-    assert_eq!(core.len(other).unwrap(), 0);
+    for device in devices() {
+        let mut core = load(&device, &path, &options(true));
+        let seq = core.create();
+        core.step(&[SeqStep { seq, tokens: &reference.ids, want: Want::None }]).unwrap();
+        core.remove(seq);
+        let again = core.create_with_prefix(&reference.ids);
+        assert_eq!(core.len(again).unwrap(), 32, "one full page of 40 tokens");
+        core.step(&[SeqStep { seq: again, tokens: &reference.ids[32..], want: Want::Last }]).unwrap();
+        assert_close(core.logits(0), &reference.logits[39 * vocab..], 3e-4, "after a remembered prefix");
+        // Another prompt shares nothing.
+        let other = core.create_with_prefix(&reference.ids[1..]);
+        assert_eq!(core.len(other).unwrap(), 0);
+    }
 }
