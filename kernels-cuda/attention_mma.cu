@@ -99,6 +99,7 @@ template <typename T> DEVICE void store_pair(T *y, float a, float b) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_mma(const Args args) {
+    begin();
     __shared__ __align__(16) C_T keys[TOKENS * K_ROW];
     __shared__ __align__(16) C_T values[TOKENS * V_ROW];
     // Of the rows that the block's queries belong to.

@@ -271,6 +271,7 @@ DEVICE void attend(const Page &page, const float *q, float *weights, float *m, f
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_split(const Args args) {
+    begin();
     __shared__ __align__(16) float q[TILE * K_DIM];
     __shared__ __align__(16) float weights[TEAMS][PAGE_TOKENS * TILE];
     __shared__ float team_m[TEAMS][TILE];

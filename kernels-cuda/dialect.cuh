@@ -159,3 +159,23 @@ template <typename T> DEVICE T *dynamic_shared() {
     extern __shared__ __align__(16) u8 dynamic_shared_bytes[];
     return (T *)dynamic_shared_bytes;
 }
+
+// ---- Beginning early
+
+// On Hopper and later a kernel may begin while the one ahead of it on the stream still runs. The first lets the next one
+// do so; the second waits until everything ahead has ended and its writes are seen. Every kernel calls both before it reads
+// or writes what another kernel of the program touches: weights alone may be read before.
+DEVICE void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+DEVICE void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEVICE void begin() {
+    let_next_begin();
+    after_previous();
+}

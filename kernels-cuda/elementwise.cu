@@ -16,6 +16,7 @@ static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's")
 
 // Four neighbouring lanes take a group of 32.
 extern "C" __global__ void __launch_bounds__(BLOCK) quantize_rows(const Args args) {
+    begin();
     u64 thread = (u64)blockIdx.x * BLOCK + threadIdx.x;
     u32 groups = (args.cols + 31) / 32, part = threadIdx.x % 4;
     u64 row = thread / 4 / groups;
@@ -78,6 +79,7 @@ static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's")
 #endif
 
 extern "C" __global__ void __launch_bounds__(BLOCK) ENTRY(const Args args) {
+    begin();
     u64 i = ((u64)blockIdx.x * BLOCK + threadIdx.x) * 8;
     if (i >= args.elements) return;
     u64 rest = args.elements - i;

@@ -17,6 +17,7 @@ struct Args {
 static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 
 extern "C" __global__ void __launch_bounds__(BLOCK) embed(const Args args) {
+    begin();
     u64 row = blockIdx.x / args.blocks;
     u32 i = blockIdx.x % args.blocks * BLOCK * EACH + threadIdx.x;
     i32 id = at<const i32>(args.ids)[row];
@@ -44,6 +45,7 @@ struct Args {
 static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 
 extern "C" __global__ void __launch_bounds__(BLOCK) select_rows(const Args args) {
+    begin();
     u64 row = blockIdx.x / args.blocks;
     u32 i = (blockIdx.x % args.blocks * BLOCK + threadIdx.x) * 8;
     u32 count = left(args.cols, i);
@@ -136,6 +138,7 @@ DEVICE u64 search(const X_T *x, u32 len, u32 first, bool aligned) {
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) argmax(const Args args) {
+    begin();
     u64 row = blockIdx.x / args.parts;
     u32 first = blockIdx.x % args.parts * args.part;
     const X_T *x = at<const X_T>(args.x) + row * args.cols + first;

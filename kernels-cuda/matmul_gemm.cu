@@ -9,6 +9,7 @@
 #define THREADS 256
 
 extern "C" __global__ void __launch_bounds__(THREADS) matmul_gemm(const Args args) {
+    begin();
     // Four more floats a row keep its vectors aligned and spread its columns over the banks.
     __shared__ __align__(16) float xs[BK][BM + 4];
     __shared__ __align__(16) float ws[MATRICES][BK][BN + 4];

@@ -201,6 +201,7 @@ DEVICE void stage(const Args &args, const Place &place, u32 first, u32 count, fl
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_gemv(const Args args) {
     __shared__ __align__(16) float xs[ROWS][PADDED(SPAN)];
     __shared__ float sums[ROWS][SUM_COUNT];
+    let_next_begin();
     Place place = place_of(args);
     u32 chunks = args.k / CHUNK;
     u32 column[WROWS];
@@ -212,6 +213,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_gemv(co
 #pragma unroll
         for (int r = 0; r < ROWS; r++) acc[l][r] = 0;
     }
+    u32 word[AHEAD][LINES][WORDS];
+    GroupBits bits[AHEAD][LINES][CHUNK / SUB];
+    auto fetch = [&](u32 c) {
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            u32 chunk = c + a * LANES;
+            if (chunk >= chunks) break;
+#pragma unroll
+            for (int l = 0; l < LINES; l++) {
+                const Weight &w = args.w[l % MATRICES];
+                load_words(word[a][l], w, column[l / MATRICES], args.k, chunk);
+#pragma unroll
+                for (int g = 0; g < CHUNK / SUB; g++)
+                    bits[a][l][g] = load_group(w, column[l / MATRICES], args.k, (chunk * CHUNK + g * SUB) / GROUP);
+            }
+        }
+    };
+    // The first weights are on their way before the kernel ahead has made x.
+    fetch(place.lane);
+    bool fetched = true;
+    after_previous();
     for (u32 first = 0; first < args.k; first += SPAN) {
         u32 count = args.k - first < SPAN ? args.k - first : SPAN;
         if (first > 0) __syncthreads();
@@ -219,20 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_gemv(co
         __syncthreads();
         u32 origin = first / CHUNK, end = origin + count / CHUNK;
         for (u32 c = origin + (place.lane + LANES - origin % LANES) % LANES; c < end; c += AHEAD * LANES) {
-            u32 word[AHEAD][LINES][WORDS];
-            GroupBits bits[AHEAD][LINES][CHUNK / SUB];
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                u32 chunk = c + a * LANES < chunks ? c + a * LANES : chunks - 1;
-#pragma unroll
-                for (int l = 0; l < LINES; l++) {
-                    const Weight &w = args.w[l % MATRICES];
-                    load_words(word[a][l], w, column[l / MATRICES], args.k, chunk);
-#pragma unroll
-                    for (int g = 0; g < CHUNK / SUB; g++)
-                        bits[a][l][g] = load_group(w, column[l / MATRICES], args.k, (chunk * CHUNK + g * SUB) / GROUP);
-                }
-            }
+            if (!fetched) fetch(c);
+            fetched = false;
 #pragma unroll
             for (int a = 0; a < AHEAD; a++) {
                 u32 chunk = c + a * LANES;
@@ -286,6 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_gemv(co
 #else // Rows of any length, an element at a time.
 
 extern "C" __global__ void __launch_bounds__(THREADS) matmul_gemv(const Args args) {
+    begin();
     Place place = place_of(args);
     float acc[LINES][ROWS];
 #pragma unroll

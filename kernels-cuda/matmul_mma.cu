@@ -141,6 +141,7 @@ DEVICE void multiply(float (&acc)[MT][NT][4], const X_T *shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_mma(const Args args) {
+    begin();
     X_T *shared = dynamic_shared<X_T>();
     u32 blocks = (args.rows + BM - 1) / BM;
     Tile tile = {blockIdx.x % blocks * BM, blockIdx.x / blocks * (BN / MATRICES)};

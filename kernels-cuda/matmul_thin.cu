@@ -104,6 +104,7 @@ DEVICE void multiply(float (&acc)[MT][NT][4], const Chunks &chunks, const X_T *s
 #define MIN_BLOCKS (NT > 2 || SUB < CHUNK ? 1 : 2)
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_thin(const Args args) {
+    begin();
     u32 tiles = (args.rows + NT * 8 - 1) / (NT * 8);
     u32 row0 = blockIdx.x % tiles * (NT * 8), column0 = blockIdx.x / tiles * (MT / MATRICES * 16);
     u32 lane = threadIdx.x % 32, wave = threadIdx.x / 32;

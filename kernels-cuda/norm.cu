@@ -56,6 +56,7 @@ DEVICE void write(const Args &args, u64 start, u32 i, float scale, const float (
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) ENTRY(const Args args) {
+    begin();
     static_assert(TEAM == LANES || TEAM == BLOCK, "a norm is made by a wave or by a block");
     __shared__ float sums[BLOCK / LANES];
     u64 norm = (u64)blockIdx.x * (BLOCK / TEAM) + threadIdx.x / TEAM;

@@ -65,6 +65,7 @@ DEVICE float frequency(const Args &args, i32 position, u32 pair) {
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) rope_table(const Args args) {
+    begin();
     u64 index = (u64)blockIdx.x * BLOCK + threadIdx.x;
     u64 row = index / PAIRS;
     u32 pair = (u32)(index % PAIRS);
@@ -176,6 +177,7 @@ struct Args {
 static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 
 extern "C" __global__ void __launch_bounds__(BLOCK) rope(const Args args) {
+    begin();
     u32 unit = unit_of(args.blocks), per_head = rope_units(args.dim, args.rot);
     if (unit >= args.heads * per_head) return;
     u64 row = row_of(args.blocks);
@@ -217,6 +219,7 @@ struct Args {
 static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cache_append(const Args args) {
+    begin();
     const Cache &cache = args.cache;
     u64 row = row_of(args.blocks);
     i64 place = cache_row(args.step, cache, row);
@@ -253,6 +256,7 @@ struct Args {
 static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 
 extern "C" __global__ void __launch_bounds__(BLOCK) rope_append(const Args args) {
+    begin();
     const Cache &cache = args.cache;
     u32 dim = cache.k_dim, per_head = rope_units(dim, args.rot);
     u64 row = row_of(args.blocks);

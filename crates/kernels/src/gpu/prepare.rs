@@ -168,7 +168,9 @@ impl Prepared {
         shape: StepShape,
     ) -> Result<()> {
         let call = (self.kernel.call)(launch, shape, device.caps());
-        let config = LaunchConfig::new(call.grid, call.block, call.shared);
+        let mut config = LaunchConfig::new(call.grid, call.block, call.shared);
+        // Every kernel waits by itself for what is ahead of it (`begin` of dialect.cuh).
+        config.overlap = device.caps().has_feature("overlap");
         // SAFETY: the caller's promise; the struct is the kernel's own, which its text asserts.
         Ok(unsafe { stream.launch_kernel(&self.loaded, &config, call.args.as_bytes()) }?)
     }
