@@ -35,19 +35,19 @@ pub fn ports_md() -> String {
     portolan_kernels::ports_md()
 }
 
-/// The port chart for a terminal: a line an op, a column a device, `-` for an empty slot.
+/// The port chart for a terminal: for each op a line a device, `-` for an empty slot.
 pub fn ports_text() -> String {
     let table = portolan_kernels::ports_table();
-    let mut out = format!("{:<15} {:<10} {:<44} {:<8} {:<8}\n", "op", "kind", "cpu", "cuda", "rocm");
+    let mut out = format!("{:<17} {:<10} {:<7} ports, best first\n", "op", "kind", "device");
     for op in OpKind::ALL {
-        let names = |device: DeviceKind| {
+        let (mut name, mut kind) = (op.name(), if op.is_fused() { "fused" } else { "primitive" });
+        for device in DeviceKind::ALL {
             let row = table.iter().find(|row| row.op == op && row.device == device);
             let names: Vec<&str> = row.map_or_else(Vec::new, |r| r.variants.iter().map(|v| v.name).collect());
-            if names.is_empty() { "-".to_owned() } else { names.join(", ") }
-        };
-        let kind = if op.is_fused() { "fused" } else { "primitive" };
-        let [cpu, cuda, rocm] = DeviceKind::ALL.map(names);
-        let _ = writeln!(out, "{:<15} {kind:<10} {cpu:<44} {cuda:<8} {rocm:<8}", op.name());
+            let names = if names.is_empty() { "-".to_owned() } else { names.join(", ") };
+            let _ = writeln!(out, "{name:<17} {kind:<10} {:<7} {names}", device.name());
+            (name, kind) = ("", "");
+        }
     }
     out.push_str("\nA fused op without a port is taken apart; a primitive without one is refused at plan.\n");
     out

@@ -71,6 +71,12 @@ pub(super) fn matmul() -> Vec<Case> {
             cases.push(one(encoding, 131, 147, 1280, input, cases.len()));
         }
     }
+    // More rows than any variant for fewer takes.
+    for encoding in
+        [Encoding::Dense(DType::BF16), Encoding::Dense(DType::F16), quantized[0], quantized[1], quantized[2]]
+    {
+        cases.push(one(encoding, 401, 139, 512, ValueType::Activation, cases.len()));
+    }
     cases
 }
 
@@ -79,7 +85,13 @@ pub(super) fn gate_up() -> Vec<Case> {
     let mut cases = Vec::new();
     for encoding in encodings() {
         for input in [ValueType::Activation, ValueType::Q8Rows] {
-            for rows in [0, 1, 3, 17] {
+            // Few encodings in all row counts at whose borders variants change.
+            let common = matches!(
+                encoding,
+                Encoding::Dense(DType::BF16 | DType::F16) | Encoding::Affine { bits: 4, group: 64, .. }
+            );
+            let rows: &[usize] = if common { &[0, 1, 2, 3, 6, 12, 17, 40, 401] } else { &[0, 1, 3, 17] };
+            for &rows in rows {
                 let (n, _) = SIZES[cases.len() % 4];
                 let (k, f) = (columns(encoding, cases.len() % 4), functions[cases.len() % 4]);
                 let name = format!("{f:?} {encoding} {input:?} rows={rows} n={n} k={k}");
