@@ -5,7 +5,7 @@
 use std::io::{Write, stdout};
 
 use portolan::{
-    Core, Error, LoadOptions, Plan, SeqStep, Want,
+    Core, Error, LoadOptions, SeqStep, Want,
     loader::{self, NoProgress},
     text::{DecodeOptions, EncodeOptions, StreamDecoder, Tokenizer},
 };
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
 
     let options = LoadOptions::default();
     let path = loader::find(&model, &mut NoProgress)?;
-    let plan = Plan::new(&path, &loader::device(&options)?, &options)?;
+    let plan = loader::plan(&path, &options)?;
     let (tokenizer, _) = loader::texts(&plan.checkpoint);
     let tokenizer = tokenizer.map_err(|reason| Error::NoTokenizer { model: path, reason })?;
     let mut core = Core::load(&plan, &mut |_, _| ())?;

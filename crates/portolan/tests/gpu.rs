@@ -1,7 +1,7 @@
 //! What only a GPU has: activations of 16 bits, weights that come through staging, lazily or not, captured steps.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use portolan::{
     CacheType, Core, LoadOptions, Plan,
@@ -32,7 +32,7 @@ fn models() -> impl Iterator<Item = (&'static str, PathBuf)> {
     MODELS.iter().filter_map(|name| Some((*name, oracle(name)?)))
 }
 
-fn core(device: &Device, path: &PathBuf, change: impl FnOnce(&mut LoadOptions)) -> Core {
+fn core(device: &Device, path: &Path, change: impl FnOnce(&mut LoadOptions)) -> Core {
     let mut options = LoadOptions::default();
     options.max_logits = 64;
     change(&mut options);

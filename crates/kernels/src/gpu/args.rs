@@ -18,7 +18,7 @@ pub struct ArgBytes {
 impl ArgBytes {
     /// Copies a struct.
     pub fn new<T: Pod>(args: &T) -> Self {
-        const { assert!(size_of::<T>() <= MOST && size_of::<T>() % 8 == 0) };
+        const { assert!(size_of::<T>() <= MOST && size_of::<T>().is_multiple_of(8)) };
         let mut bytes = [0; MOST / 8];
         bytemuck::cast_slice_mut(&mut bytes)[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(args));
         ArgBytes { bytes, len: size_of::<T>() }

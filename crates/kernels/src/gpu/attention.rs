@@ -237,7 +237,7 @@ fn mma_defines(launch: &Launch, _: &DeviceCaps) -> Defines {
     // Sums of wide heads leave room for fewer scores, and for fewer blocks side by side.
     let (tokens, blocks) = match plan.k_dim + plan.v_dim {
         ..=128 => (64, 3),
-        ..=256 => (64, 2),
+        129..=256 => (64, 2),
         _ => (32, 1),
     };
     let mut defines = plan.defines(launch);
