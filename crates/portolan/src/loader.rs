@@ -87,7 +87,7 @@ fn automatic(path: &Path, options: &LoadOptions) -> Result<Plan> {
                 return Ok(plan);
             }
             // What is wrong with the checkpoint is wrong on the CPU too, and is told from there.
-            Err(error) => tracing::info!("cuda:{ordinal} is not taken: {error}"),
+            Err(error) => tracing::warn!("cuda:{ordinal} is not taken: {error}"),
         }
     }
     Plan::new(path, &cpu(options)?, options)
