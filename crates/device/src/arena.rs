@@ -1,6 +1,6 @@
 //! Memory for weights: few large allocations, cut into one range a tensor.
 
-use crate::{Buffer, Device, DeviceCaps, DeviceError, DeviceId, MemoryKind, Result, Slice};
+use crate::{Buffer, Device, DeviceCaps, DeviceError, DeviceId, DeviceKind, MemoryKind, Result, Slice, env};
 
 /// Alignment of every range: whole cache lines, and what wide loads of a GPU want.
 const ALIGN: usize = 256;
@@ -8,9 +8,41 @@ const ALIGN: usize = 256;
 /// What drivers round an allocation up to.
 const GRANULE: u64 = 2 << 20;
 
+/// The switch that keeps weights in the device's own pool.
+const FORCE_DEVICE: &str = "PORTOLAN_ROCM_FORCE_DEVICE_MEM";
+
 /// The kind of memory that a device's weights are kept in. The one place where this is chosen.
-pub fn weight_memory_kind(_: &DeviceCaps) -> MemoryKind {
-    MemoryKind::Device
+///
+/// An integrated AMD GPU takes host memory that its kernels reach: its own pool is the part that the firmware set
+/// aside, often the smaller one, and the memory chips are the same. `PORTOLAN_ROCM_FORCE_DEVICE_MEM=1` keeps to the pool.
+pub fn weight_memory_kind(caps: &DeviceCaps) -> MemoryKind {
+    let forced = env::switch(FORCE_DEVICE).unwrap_or_else(|error| {
+        tracing::warn!("{error}; it counts as off");
+        None
+    });
+    kind_for(caps, forced.unwrap_or(false))
+}
+
+fn kind_for(caps: &DeviceCaps, force_device: bool) -> MemoryKind {
+    match caps.kind() {
+        DeviceKind::Rocm if caps.integrated && !force_device => MemoryKind::Mapped,
+        _ => MemoryKind::Device,
+    }
+}
+
+/// Says where the weights of an integrated GPU go, and whether its own pool would do as well.
+fn tell(device: &Device, bytes: u64) {
+    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+    let id = device.id();
+    tracing::info!("{id}: {:.2} GiB of weights go to host memory that the GPU reaches directly", gib(bytes));
+    if let Ok(own) = device.memory_info()
+        && own.free >= bytes
+    {
+        tracing::info!(
+            "{id}: its own pool has {:.2} GiB free and would hold them: {FORCE_DEVICE}=1 would be somewhat faster",
+            gib(own.free)
+        );
+    }
 }
 
 /// A tensor's place.
@@ -66,6 +98,9 @@ impl WeightArena {
         let kind = weight_memory_kind(device.caps());
         let mut arena = WeightArena { device: device.id(), kind, chunks: Vec::new(), items: Vec::new() };
         let sizes: Vec<usize> = tensors.iter().map(|t| t.1).collect();
+        if kind == MemoryKind::Mapped {
+            tell(device, Self::planned_bytes(&sizes, chunk_bytes));
+        }
         let mut limit = chunk_bytes.max(ALIGN);
         while let Some(&(tensor, asked)) = tensors.get(arena.items.len()) {
             let first = arena.items.len();
@@ -181,5 +216,34 @@ impl std::fmt::Debug for WeightArena {
             "WeightArena({tensors} tensors in {chunks} chunks, {bytes} bytes of {} memory)",
             self.kind.name()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: DeviceKind, integrated: bool, force_device: bool, expected: MemoryKind) {
+        let caps = DeviceCaps {
+            id: DeviceId { kind, ordinal: 0 },
+            name: String::new(),
+            arch: "gfx1151".to_owned(),
+            features: Vec::new(),
+            wave_width: 32,
+            integrated,
+            units: 40,
+        };
+        assert_eq!(kind_for(&caps, force_device), expected);
+    }
+
+    #[test]
+    fn an_integrated_amd_gpu_keeps_weights_in_host_memory() {
+        check(DeviceKind::Rocm, true, false, MemoryKind::Mapped);
+        check(DeviceKind::Rocm, true, true, MemoryKind::Device);
+        check(DeviceKind::Rocm, false, false, MemoryKind::Device);
+        check(DeviceKind::Rocm, false, true, MemoryKind::Device);
+        check(DeviceKind::Cuda, true, false, MemoryKind::Device);
+        check(DeviceKind::Cpu, true, false, MemoryKind::Device);
     }
 }

@@ -45,6 +45,14 @@ pub trait Backend: Send + Sync + Debug {
     /// Free and total memory of the pool that [`MemoryKind::Device`] comes from.
     fn memory_info(&self) -> Result<MemoryInfo>;
 
+    /// Free and total memory of the pool that a kind of memory comes from.
+    fn pool_info(&self, kind: MemoryKind) -> Result<MemoryInfo> {
+        match kind {
+            MemoryKind::Device => self.memory_info(),
+            MemoryKind::Pinned | MemoryKind::Mapped => Ok(crate::cpu::host_memory()),
+        }
+    }
+
     /// Takes `len > 0` bytes, aligned to 256. The content is undefined, but memory that the host sees is
     /// initialised.
     fn alloc(&self, len: usize, kind: MemoryKind) -> Result<RawMemory>;

@@ -9,6 +9,7 @@ use crate::{
     backend::Backend,
     cpu::{CpuBackend, CpuOptions, Team},
     cuda::CudaBackend,
+    rocm::RocmBackend,
 };
 
 /// Free and total bytes of a pool.
@@ -44,6 +45,14 @@ impl Device {
         Ok(Device::from_backend(Arc::new(CudaBackend::new(ordinal)?)))
     }
 
+    /// A GPU of AMD's, by its number.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] without a HIP runtime, a compiler, or such a GPU: what to install is in the message.
+    pub fn rocm(ordinal: usize) -> Result<Self> {
+        Ok(Device::from_backend(Arc::new(RocmBackend::new(ordinal)?)))
+    }
+
     /// Wraps a backend; the way for a backend outside this crate (a fake one in a test) to come in.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
         let staging = Arc::new(Mutex::new(StagingPool::new(backend.clone())));
@@ -63,6 +72,11 @@ impl Device {
     /// Free and total memory of its own pool.
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         self.backend.memory_info()
+    }
+
+    /// Free and total memory of the pool that a kind of memory comes from. Pools may overlap, as on an integrated GPU.
+    pub fn pool_info(&self, kind: MemoryKind) -> Result<MemoryInfo> {
+        self.backend.pool_info(kind)
     }
 
     /// Free and total memory of the host, whatever this device is.

@@ -50,6 +50,24 @@ pub const TABLE: &[Var] = &[
         meaning: "The CUDA compiler library to open.",
     },
     Var {
+        name: "PORTOLAN_HIP_LIBRARY",
+        kind: VarType::Path,
+        default: "libamdhip64.so.7, .6 or .5, of the system, of ROCM_PATH or /opt/rocm, or of a Python environment",
+        meaning: "The HIP runtime library to open.",
+    },
+    Var {
+        name: "PORTOLAN_HIPRTC_LIBRARY",
+        kind: VarType::Path,
+        default: "the HIP runtime itself, or libhiprtc.so of its version",
+        meaning: "The HIP compiler library to open.",
+    },
+    Var {
+        name: "PORTOLAN_ROCM_FORCE_DEVICE_MEM",
+        kind: VarType::Switch,
+        default: "off",
+        meaning: "On: an integrated AMD GPU keeps weights in its own pool too, not in the host's memory.",
+    },
+    Var {
         name: "PORTOLAN_GRAPHS",
         kind: VarType::Switch,
         default: "on",
@@ -109,6 +127,12 @@ pub const TABLE: &[Var] = &[
         kind: VarType::Path,
         default: "not set",
         meaning: "For the tests: a file to which each skipped test adds a line with its reason.",
+    },
+    Var {
+        name: "PORTOLAN_SYSFS_ROOT",
+        kind: VarType::Path,
+        default: "/sys",
+        meaning: "For the tests: where the kernel's counts of a GPU's memory are read.",
     },
     Var {
         name: "PORTOLAN_BENCH_LOAD_MIB",

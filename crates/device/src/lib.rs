@@ -30,6 +30,7 @@ pub mod fake;
 mod kernel;
 mod kernel_cache;
 mod memory;
+pub mod rocm;
 mod rtc;
 mod staging;
 mod stream;

@@ -36,6 +36,19 @@ pub(crate) const NVRTC: RtcNames = RtcNames {
     error_string: "nvrtcGetErrorString",
 };
 
+/// hipRTC's.
+pub(crate) const HIPRTC: RtcNames = RtcNames {
+    version: "hiprtcVersion",
+    create: "hiprtcCreateProgram",
+    destroy: "hiprtcDestroyProgram",
+    compile: "hiprtcCompileProgram",
+    log_size: "hiprtcGetProgramLogSize",
+    log: "hiprtcGetProgramLog",
+    code_size: "hiprtcGetCodeSize",
+    code: "hiprtcGetCode",
+    error_string: "hiprtcGetErrorString",
+};
+
 type Program = *mut c_void;
 type VersionFn = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
 type CreateFn = unsafe extern "C" fn(
@@ -91,11 +104,11 @@ impl Rtc {
     /// In words: that the file cannot be opened, or lacks a function.
     pub(crate) fn open(path: &Path, names: &RtcNames) -> Result<Self, String> {
         // SAFETY: a compiler's library runs constructors of its own when it is opened, and nothing of ours.
-        let library = unsafe { Library::new(path) }.map_err(|e| e.to_string())?;
+        let library = unsafe { Library::new(path) }.map_err(|e| library_words(&e))?;
         macro_rules! function {
             ($name:ident: $kind:ty) => {
                 // SAFETY: the signature is the one of the library's public header, the same since its first version.
-                *unsafe { library.get::<$kind>(names.$name) }.map_err(|e| e.to_string())?
+                *unsafe { library.get::<$kind>(names.$name) }.map_err(|e| library_words(&e))?
             };
         }
         let version_of = function!(version: VersionFn);
@@ -182,6 +195,14 @@ impl Rtc {
 
     fn check(&self, status: c_int) -> Result<(), String> {
         if status == 0 { Ok(()) } else { Err(self.words(status)) }
+    }
+}
+
+/// What went wrong with a library, with the cause: which file or function.
+pub(crate) fn library_words(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 
