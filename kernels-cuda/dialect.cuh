@@ -160,6 +160,27 @@ template <typename T> DEVICE T *dynamic_shared() {
     return (T *)dynamic_shared_bytes;
 }
 
+// ---- Sums that blocks share
+
+// Four floats that another block of the same launch may have written: they come from where all blocks write to.
+DEVICE void load_fresh16(float (&x)[4], const void *from) {
+    asm volatile("{ .reg .u64 g; cvta.to.global.u64 g, %4; ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [g]; }"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+// Adds one to a counter that blocks share, and gives what it was. What its block wrote before the barrier ahead of it is
+// seen by the block of whoever counts later, after the barrier that follows.
+DEVICE u32 count_arrival(u32 *counter) {
+    u32 before;
+    asm volatile("{ .reg .u64 g; cvta.to.global.u64 g, %1; atom.acq_rel.gpu.global.add.u32 %0, [g], 1; }"
+                 : "=r"(before)
+                 : "l"(counter)
+                 : "memory");
+    return before;
+}
+
 // ---- Beginning early
 
 // On Hopper and later a kernel may begin while the one ahead of it on the stream still runs. The first lets the next one

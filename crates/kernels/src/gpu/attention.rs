@@ -1,4 +1,6 @@
-//! Attention over page tables: `kernels-cuda/attention_split.cu` and `kernels-cuda/attention_mma.cu`.
+//! Attention over page tables: `attention_mma.cu`, `attention_decode.cu` and `attention_split.cu` of `kernels-cuda`.
+
+mod decode;
 
 use bytemuck::{Pod, Zeroable};
 use portolan_device::{DType, DeviceCaps, DeviceKind};
@@ -16,7 +18,7 @@ use crate::{
     chart::{Entry, OpSpec, Variant},
 };
 
-/// `Args` of both files.
+/// `Args` of all three files.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 struct Args {
@@ -90,8 +92,9 @@ pub(super) fn variants(kind: DeviceKind) -> Vec<Variant> {
         entry: Entry::Gpu(&ATTENTION_MMA),
         ..split
     };
-    // Its instructions are NVIDIA's.
-    if kind == DeviceKind::Cuda { vec![mma, split] } else { vec![split] }
+    let decode = decode::variant(mma);
+    // Their instructions are NVIDIA's.
+    if kind == DeviceKind::Cuda { vec![mma, decode, split] } else { vec![split] }
 }
 
 /// Elements of a key and of a value.
@@ -109,14 +112,19 @@ fn split_takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     check(dims.iter().all(|dim| (1..=SPLIT_DIMS).contains(dim)), Decline::Shape)
 }
 
-fn mma_takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+/// What matrix units take: types of 16 bits, heads of up to [`MMA_DIMS`] elements, a multiple of `unit`.
+fn units_take(spec: &OpSpec<'_>, caps: &DeviceCaps, unit: usize) -> Answer {
     takes::attention(spec, caps)?;
     check(caps.wave_width == 32, Decline::Wave)?;
     let Some((kind, dtype)) = spec.cache else { return Err(Decline::Shape) };
     let halves = matches!(spec.activation, DType::F16 | DType::BF16) && spec.input == ValueType::Activation;
     check(halves && (dtype == DType::F16 || dtype == spec.activation), Decline::Dtype)?;
-    let fits = |dim: &usize| dim.is_multiple_of(16) && (16..=MMA_DIMS).contains(dim);
-    check(dims(kind).iter().all(fits), Decline::Shape)?;
+    let fits = |dim: &usize| dim.is_multiple_of(unit) && (unit..=MMA_DIMS).contains(dim);
+    check(dims(kind).iter().all(fits), Decline::Shape)
+}
+
+fn mma_takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+    units_take(spec, caps, 16)?;
     // The largest score is found before the scores are scaled.
     check(matches!(*spec.op, Op::Attention { scale, .. } if scale > 0.0), Decline::Shape)
 }
@@ -149,11 +157,19 @@ impl Plan {
         (self.heads / self.kv_heads.max(1)).max(1)
     }
 
-    /// Query heads of a block of the split kernel: up to four, fewer where heads are wide, and so that the blocks of a
-    /// kv head have about as many each.
-    fn tile(&self) -> usize {
-        let most = (SPLIT_DIMS / self.k_dim.max(self.v_dim).max(1)).clamp(1, 4);
+    /// The most elements of a head, of a key or of a value.
+    fn widest(&self) -> usize {
+        self.k_dim.max(self.v_dim).max(1)
+    }
+
+    /// Query heads of a block: up to `most`, and so that the blocks of a kv head have about as many each.
+    fn even_tile(&self, most: usize) -> usize {
         self.group().div_ceil(self.group().div_ceil(most))
+    }
+
+    /// Query heads of a block of the split kernel: up to four, fewer where heads are wide.
+    fn tile(&self) -> usize {
+        self.even_tile((SPLIT_DIMS / self.widest()).clamp(1, 4))
     }
 
     /// Blocks of the split kernel for one chunk of each row.
@@ -161,12 +177,12 @@ impl Plan {
         rows * self.kv_heads * self.group().div_ceil(self.tile())
     }
 
-    /// Chunks that a row sees at most.
-    fn chunks(&self, launch: &Launch, shape: StepShape) -> usize {
+    /// Chunks of `length` positions, counted from position 0, that a row sees of at most.
+    fn chunks(&self, launch: &Launch, shape: StepShape, length: usize) -> usize {
         let table = launch.step.max_pages * PAGE_TOKENS;
         let positions = if shape.kv == 0 { table } else { shape.kv.min(table) };
-        let seen = self.window.map_or(usize::MAX, |w| w.div_ceil(SPLIT) + 1);
-        positions.div_ceil(SPLIT).min(seen).max(1)
+        let seen = self.window.map_or(usize::MAX, |w| w.div_ceil(length) + 1);
+        positions.div_ceil(length).min(seen).max(1)
     }
 
     /// Bytes of scratch where each of so many chunks of a row has a block of its own.
@@ -216,12 +232,12 @@ fn split_defines(launch: &Launch, _: &DeviceCaps) -> Defines {
 
 fn split_scratch(launch: &Launch, largest: StepShape, _: &DeviceCaps) -> usize {
     let plan = Plan::of(launch);
-    plan.scratch(largest.rows.min(SPLIT_ROWS), plan.chunks(launch, largest)).min(MOST_SCRATCH)
+    plan.scratch(largest.rows.min(SPLIT_ROWS), plan.chunks(launch, largest, SPLIT)).min(MOST_SCRATCH)
 }
 
 fn split_call(launch: &Launch, shape: StepShape, _: &DeviceCaps) -> Call {
     let plan = Plan::of(launch);
-    let (items, chunks) = (plan.items(shape.rows), plan.chunks(launch, shape));
+    let (items, chunks) = (plan.items(shape.rows), plan.chunks(launch, shape, SPLIT));
     let room = launch.scratch.as_ref().map_or(0, |s| s.len());
     let fits = shape.rows <= SPLIT_ROWS && items <= COUNTERS && plan.scratch(shape.rows, chunks) <= room;
     // The y of a grid has 16 bits.
