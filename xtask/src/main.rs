@@ -9,6 +9,7 @@ mod gendocs;
 mod layers;
 mod outcome;
 mod records;
+mod report;
 mod rust_source;
 mod synth;
 mod test_run;

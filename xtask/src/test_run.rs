@@ -33,26 +33,46 @@ pub(crate) fn gate(root: &Path) -> Result<Outcome> {
 }
 
 fn run(mut cargo: Command) -> Result<Outcome> {
-    let log = tempfile::NamedTempFile::new().context("cannot make the log of skips")?;
-    cargo.args(["test", "--workspace", "--no-fail-fast"]).env(SKIP_LOG, log.path());
+    cargo.args(["test", "--workspace", "--no-fail-fast"]);
     println!("$ cargo test --workspace --no-fail-fast");
-    let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
+    Ok(watch(cargo)?.outcome)
+}
+
+/// A run of tests.
+pub(crate) struct Ran {
+    /// How it ends. A skipped test counts as passed here.
+    pub(crate) outcome: Outcome,
+    /// What was skipped, each once.
+    pub(crate) skips: Vec<String>,
+}
+
+/// Runs a command that runs tests, showing its output as it comes.
+///
+/// # Errors
+/// If it cannot be started or its output cannot be read.
+pub(crate) fn watch(mut command: Command) -> Result<Ran> {
+    let log = tempfile::NamedTempFile::new().context("cannot make the log of skips")?;
+    command.env(SKIP_LOG, log.path());
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {program}"))?;
     let (mut counts, mut failures) = (Counts::default(), Vec::new());
-    let stdout = child.stdout.take().context("cargo has no output")?;
+    let stdout = child.stdout.take().with_context(|| format!("{program} has no output"))?;
     // Bytes that are no UTF-8 must not end the run.
     for line in BufReader::new(stdout).split(b'\n') {
-        let line = line.context("cannot read what cargo prints")?;
+        let line = line.with_context(|| format!("cannot read what {program} prints"))?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
         count(&line, &mut counts);
         failures.extend(failed_test(&line));
     }
-    let success = child.wait().context("cannot wait for cargo")?.success();
+    let success = child.wait().with_context(|| format!("cannot wait for {program}"))?.success();
     let skips = skips(&fs::read_to_string(log.path()).unwrap_or_default());
     for (skip, times) in &skips {
         println!("{skip}{}", if *times > 1 { format!(" ({times} times)") } else { String::new() });
     }
-    Ok(verdict(counts, failures, skips.len(), success))
+    let outcome = verdict(counts, failures, skips.len(), success);
+    Ok(Ran { outcome, skips: skips.into_keys().collect() })
 }
 
 fn verdict(counts: Counts, failures: Vec<String>, skips: usize, success: bool) -> Outcome {
@@ -69,7 +89,7 @@ fn verdict(counts: Counts, failures: Vec<String>, skips: usize, success: bool) -
         findings.push("no test ran".to_owned());
     }
     if (failed > 0 || !success) && findings.is_empty() {
-        findings.push("cargo test failed".to_owned());
+        findings.push("the test run failed".to_owned());
     }
     if !findings.is_empty() {
         findings.insert(0, summary.clone());
@@ -155,8 +175,8 @@ mod tests {
     fn only_a_whole_run_passes() {
         check(counts(4, 0, 0), &[], true, "PASS", "4 passed, 0 failed, 0 ignored, 3 skipped, in 1 binaries");
         check(counts(4, 1, 0), &["a::b"], false, "FAIL", "failed: a::b");
-        check(counts(4, 1, 0), &[], true, "FAIL", "cargo test failed");
-        check(counts(4, 0, 0), &[], false, "FAIL", "cargo test failed");
+        check(counts(4, 1, 0), &[], true, "FAIL", "the test run failed");
+        check(counts(4, 0, 0), &[], false, "FAIL", "the test run failed");
         check(counts(4, 0, 2), &[], true, "FAIL", "2 tests are ignored");
         check(counts(0, 0, 0), &[], true, "FAIL", "no test ran");
     }

@@ -9,7 +9,8 @@ use clap::ValueEnum;
 use xshell::Shell;
 
 use crate::outcome::Outcome;
-use crate::{commands, docpaths, gendocs, layers, records, test_run};
+use crate::report::{self, Row, holds, table};
+use crate::{commands, docpaths, gendocs, layers, records, test_run, verify_cuda};
 
 /// What to run, and where to write it down.
 #[derive(clap::Args)]
@@ -44,6 +45,8 @@ enum Gate {
     Gendocs,
     /// Licences, sources and doubled crates.
     Deny,
+    /// A kernel of each variant of CUDA compiles, within its budget.
+    Cuda,
     /// Clippy has no warning.
     Clippy,
     /// Rustdoc has no warning.
@@ -60,6 +63,7 @@ impl Gate {
     fn run(self, root: &Path, sh: &Shell) -> Result<Outcome> {
         Ok(match self {
             Self::Fmt => commands::fmt(sh),
+            Self::Cuda => verify_cuda::sample()?,
             Self::Clippy => commands::clippy(sh),
             Self::Doc => commands::doc(sh),
             Self::Deny => commands::deny(sh),
@@ -80,13 +84,6 @@ impl Gate {
     }
 }
 
-/// One row of the table.
-struct Row {
-    gate: Gate,
-    outcome: Outcome,
-    seconds: f64,
-}
-
 /// Runs the gates; true if none fails.
 ///
 /// # Errors
@@ -102,11 +99,15 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
         if let Outcome::Fail(findings) = &outcome {
             findings.iter().for_each(|finding| println!("{finding}"));
         }
-        rows.push(Row { gate, outcome, seconds: start.elapsed().as_secs_f64() });
+        rows.push(Row { name: gate.name(), outcome, seconds: start.elapsed().as_secs_f64() });
     }
     println!("\n{}", table(&rows));
     if let Some(path) = &args.json {
-        let report = report(&commands::commit(&sh), &commands::rustc(&sh)?, &rows);
+        let report = serde_json::json!({
+            "commit": commands::commit(&sh),
+            "rustc": commands::rustc(&sh)?,
+            "gates": report::json(&rows),
+        });
         fs::write(path, format!("{report:#}\n"))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -119,39 +120,6 @@ fn chosen(args: &Args) -> Vec<Gate> {
     Gate::value_variants().iter().filter(wanted).copied().collect()
 }
 
-/// Whether the rows let a change pass. No row at all does not.
-fn holds(rows: &[Row], require: bool) -> bool {
-    let good = |row: &Row| match row.outcome {
-        Outcome::Pass(_) => true,
-        Outcome::Fail(_) => false,
-        Outcome::Skipped(_) => !require,
-    };
-    !rows.is_empty() && rows.iter().all(good)
-}
-
-fn table(rows: &[Row]) -> String {
-    let line = |row: &Row| {
-        let (name, word, detail) = (row.gate.name(), row.outcome.word(), row.outcome.detail());
-        format!("{name:<9} {word:<8} {:>6.1} s  {detail}", row.seconds)
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-fn report(commit: &str, rustc: &str, rows: &[Row]) -> serde_json::Value {
-    let row = |row: &Row| {
-        let findings = if let Outcome::Fail(findings) = &row.outcome { findings.as_slice() } else { &[] };
-        serde_json::json!({
-            "gate": row.gate.name(),
-            "outcome": row.outcome.word(),
-            "detail": row.outcome.detail(),
-            "findings": findings,
-            "seconds": (row.seconds * 10.0).round() / 10.0,
-        })
-    };
-    let gates: Vec<_> = rows.iter().map(row).collect();
-    serde_json::json!({ "commit": commit, "rustc": rustc, "gates": gates })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,39 +130,8 @@ mod tests {
 
     #[test]
     fn gates_are_chosen_by_name() {
-        assert_eq!(chosen(&args(&[], &[])).len(), 9);
+        assert_eq!(chosen(&args(&[], &[])).len(), 10);
         assert_eq!(chosen(&args(&[Gate::Tests, Gate::Fmt], &[])), [Gate::Fmt, Gate::Tests]);
         assert!(!chosen(&args(&[], &[Gate::Tests])).contains(&Gate::Tests));
-    }
-
-    fn row(outcome: Outcome) -> Row {
-        Row { gate: Gate::Fmt, outcome, seconds: 1.26 }
-    }
-
-    #[test]
-    fn a_failure_fails_and_a_skip_does_if_required() {
-        let (pass, skip) = (|| row(Outcome::Pass("all".into())), || row(Outcome::Skipped("no tool".into())));
-        let fail = || row(Outcome::Fail(vec!["a".into(), "b".into()]));
-        for (rows, require, want) in [
-            (vec![pass()], false, true),
-            (vec![pass(), fail()], false, false),
-            (vec![pass(), skip()], false, true),
-            (vec![pass(), skip()], true, false),
-            (vec![], false, false),
-        ] {
-            assert_eq!(holds(&rows, require), want, "{}", table(&rows));
-        }
-    }
-
-    #[test]
-    fn the_table_and_the_report_say_the_same() {
-        let rows =
-            [row(Outcome::Fail(vec!["a".into(), "b".into()])), row(Outcome::Skipped("no tool".into()))];
-        let want = "fmt       FAIL        1.3 s  a (and 1 more)\nfmt       SKIPPED     1.3 s  (no tool)";
-        assert_eq!(table(&rows), want);
-        let report = report("abc", "rustc 1", &rows);
-        assert_eq!(report["gates"][0]["findings"], serde_json::json!(["a", "b"]));
-        assert_eq!(report["gates"][1]["outcome"], "SKIPPED");
-        assert_eq!((&report["commit"], &report["gates"][0]["seconds"]), (&"abc".into(), &1.3.into()));
     }
 }
