@@ -19,11 +19,11 @@ struct Place {
     u32 row;    // first row of x
 };
 
-DEVICE Place place_of(const Args &args) {
+DEVICE Place place_of(const Args &args, u32 block) {
     // Blocks of the same weights are neighbours.
     u32 tiles = (args.rows + ROWS - 1) / ROWS;
     u32 wave = threadIdx.x / LANES;
-    return {threadIdx.x % LANES, (blockIdx.x / tiles * WAVES + wave) * WROWS, blockIdx.x % tiles * ROWS};
+    return {threadIdx.x % LANES, (block / tiles * WAVES + wave) * WROWS, block % tiles * ROWS};
 }
 
 // Sums over the lanes, and writes.
@@ -197,12 +197,12 @@ DEVICE void stage(const Args &args, const Place &place, u32 first, u32 count, fl
 
 // Blocks that a compute unit is to hold: what bounds the registers.
 #define MIN_BLOCKS (IS_E2M1 && ROWS > 2 ? 1 : 2)
+#define BOUNDS __launch_bounds__(THREADS, MIN_BLOCKS)
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_gemv(const Args args) {
+DEVICE void gemv(const Args &args, u32 block) {
     __shared__ __align__(16) float xs[ROWS][PADDED(SPAN)];
     __shared__ float sums[ROWS][SUM_COUNT];
-    let_next_begin();
-    Place place = place_of(args);
+    Place place = place_of(args, block);
     u32 chunks = args.k / CHUNK;
     u32 column[WROWS];
 #pragma unroll
@@ -295,9 +295,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) matmul_gemv(co
 
 #else // Rows of any length, an element at a time.
 
-extern "C" __global__ void __launch_bounds__(THREADS) matmul_gemv(const Args args) {
-    begin();
-    Place place = place_of(args);
+#define BOUNDS __launch_bounds__(THREADS)
+
+DEVICE void gemv(const Args &args, u32 block) {
+    after_previous();
+    Place place = place_of(args, block);
     float acc[LINES][ROWS];
 #pragma unroll
     for (int l = 0; l < LINES; l++) {
@@ -317,4 +319,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_gemv(const Args arg
     finish_all(args, place, acc);
 }
 
+#endif
+
+#if JOINED
+extern "C" __global__ void BOUNDS matmul_gemv(const Joined all) {
+    let_next_begin();
+    u32 block = blockIdx.x;
+    Args args = product_of<WAVES * WROWS>(all, (all.rows + ROWS - 1) / ROWS, block);
+    gemv(args, block);
+}
+#else
+extern "C" __global__ void BOUNDS matmul_gemv(const Args args) {
+    let_next_begin();
+    gemv(args, blockIdx.x);
+}
 #endif

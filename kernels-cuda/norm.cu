@@ -38,12 +38,6 @@ DEVICE void read(const Args &args, u64 start, u32 i, bool first, float (&x)[8]) 
 #endif
 }
 
-DEVICE float add_squares(float sum, const float (&x)[8]) {
-#pragma unroll
-    for (int j = 0; j < 8; j++) sum = fmaf(x[j], x[j], sum);
-    return sum;
-}
-
 DEVICE void load_weight(const Args &args, u32 i, float (&w)[8]) {
     load8(at<const W_T>(args.weight) + i, left(args.width, i), args.aligned, w);
 }
@@ -78,8 +72,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) ENTRY(const Args args) {
         squares = add_squares(squares, more);
     }
 
-    float mean = sum_block<TEAM>(squares, sums) / (float)args.width;
-    float scale = 1.0f / sqrtf(mean + args.eps);
+    float scale = norm_scale(sum_block<TEAM>(squares, sums), args.width, args.eps);
 
 #pragma unroll
     for (u32 c = 0; c < CHUNKS; c++) {

@@ -59,3 +59,12 @@ template <typename T> DEVICE float rounded(float x) { return to_f32(from_f32<T>(
 
 // How many of the elements from `i` on there are in a row of `len`.
 DEVICE u32 left(u32 len, u32 i) { return i < len ? len - i : 0; }
+
+// Norms: the squares of eight elements added to a sum, and what a root-mean-square norm multiplies its elements by. Every
+// kernel that norms goes through both, so that all give the same bits.
+DEVICE float add_squares(float sum, const float (&x)[8]) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) sum = fmaf(x[j], x[j], sum);
+    return sum;
+}
+DEVICE float norm_scale(float squares, u32 width, float eps) { return 1.0f / sqrtf(squares / (float)width + eps); }

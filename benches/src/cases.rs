@@ -52,7 +52,7 @@ impl Bench {
     /// Whether what it reads comes from memory in a real step: weights and caches do, activations do not. (An
     /// embedding's few rows do too, but no step waits for them, and a copy is a whole table.)
     pub fn reads_memory(&self) -> bool {
-        matches!(self.case.op.kind(), OpKind::Matmul | OpKind::GateUp | OpKind::Attention)
+        matches!(self.case.op.kind(), OpKind::Matmul | OpKind::GateUp | OpKind::Qkv | OpKind::Attention)
     }
 }
 
@@ -68,6 +68,10 @@ pub fn benches() -> Vec<Bench> {
                 all.push(gate_up(encoding, rows, input));
             }
         }
+    }
+    // The rows that its kernels are for.
+    for rows in [1, 2] {
+        all.extend(encodings().map(|encoding| qkv(encoding, rows)));
     }
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         all.extend(
@@ -198,6 +202,15 @@ fn gate_up(encoding: Encoding, rows: usize, input: ValueType) -> Bench {
     bench
 }
 
+fn qkv(encoding: Encoding, rows: usize) -> Bench {
+    let name = format!("{encoding} rows={rows} {HIDDEN}x{HIDDEN}+2x512x{HIDDEN}");
+    let x = activation(HIDDEN);
+    let parts = [HEADS, KV_HEADS, KV_HEADS].map(|heads| heads * HEAD_DIM);
+    let mut bench = bench(name, Op::Qkv, rows, &[x], parts.map(activation).to_vec());
+    bench.case.weights = parts.map(|n| weight(encoding, &[n, HIDDEN])).to_vec();
+    bench
+}
+
 const PAGES: CacheKind =
     CacheKind::Paged { kv_heads: KV_HEADS, k_dim: HEAD_DIM, v_dim: HEAD_DIM, window: None };
 
@@ -219,12 +232,17 @@ fn attention(dtype: DType, parts: &[steps::Part]) -> Bench {
     with_cache(bench(name, op, rows, std::slice::from_ref(&q), vec![q.clone()]), dtype, parts)
 }
 
-fn appends(dtype: DType, rows: usize) -> [Bench; 2] {
+fn appends(dtype: DType, rows: usize) -> [Bench; 3] {
     let name = format!("{dtype} rows={rows} kv={KV_HEADS}x{HEAD_DIM}");
     let (q, kv) = (activation(HEADS * HEAD_DIM), activation(KV_HEADS * HEAD_DIM));
     let table = info(RowSet::Tokens, HEAD_DIM, ValueType::F32);
     let rope = Op::RopeAppend { heads: HEADS, rot: HEAD_DIM, style: RopeStyle::Halves };
     let append = bench(name.clone(), Op::CacheAppend, rows, &[kv.clone(), kv.clone()], Vec::new());
-    let both = bench(name, rope, rows, &[q.clone(), kv.clone(), kv, table], vec![q]);
-    [append, both].map(|bench| with_cache(bench, dtype, &[(0, rows)]))
+    let inputs = [q.clone(), kv.clone(), kv, table];
+    let both = bench(name.clone(), rope, rows, &inputs, vec![q.clone()]);
+    let (heads, rot, style) = (HEADS, HEAD_DIM, RopeStyle::Halves);
+    let normed = Op::NormRopeAppend { eps: 1e-6, heads, rot, style };
+    let mut normed = bench(name, normed, rows, &inputs, vec![q]);
+    normed.case.weights = vec![weight(Encoding::Dense(DType::BF16), &[HEAD_DIM]); 2];
+    [append, both, normed].map(|bench| with_cache(bench, dtype, &[(0, rows)]))
 }

@@ -42,6 +42,8 @@ fn counts(op: OpKind) -> (usize, (usize, usize), usize, usize) {
         OpKind::AddRmsNorm => (2, (1, 1), 0, 2),
         OpKind::GateUp => (1, (2, 2), 0, 1),
         OpKind::RopeAppend => (4, (0, 0), 1, 1),
+        OpKind::Qkv => (1, (3, 6), 0, 3),
+        OpKind::NormRopeAppend => (4, (2, 2), 1, 1),
     }
 }
 
@@ -106,12 +108,19 @@ impl Check<'_> {
     }
 
     fn output(&self, i: usize, rows: RowSet, cols: usize, types: &[ValueType]) -> Result<()> {
-        const WHAT: [&str; 2] = ["output 0", "output 1"];
+        const WHAT: [&str; 3] = ["output 0", "output 1", "output 2"];
         self.value(WHAT[i], &self.launch.outputs[i], rows, cols, types)
     }
 
     fn weight(&self, i: usize, shape: &[usize]) -> Result<()> {
-        const WHAT: [&str; 2] = ["shape of weight 0", "shape of weight 1"];
+        const WHAT: [&str; 6] = [
+            "shape of weight 0",
+            "shape of weight 1",
+            "shape of weight 2",
+            "shape of weight 3",
+            "shape of weight 4",
+            "shape of weight 5",
+        ];
         let found = &self.launch.weights[i].shape;
         self.types(WHAT[i], format!("{found:?}"), format!("{shape:?}"))
     }
@@ -219,8 +228,30 @@ impl Check<'_> {
                 self.input(0, rows, cols, FLOATS_OR_INT8)?;
                 self.output(0, rows, out_cols, FLOATS)
             }
-            Op::RopeAppend { heads, rot, .. } => {
+            Op::Qkv => {
+                self.shape("columns of input 0", cols, cols.max(1))?;
+                self.input(0, rows, cols, FLOATS)?;
+                // Biases come for all or for none.
+                let weights = launch.weights.len();
+                self.shape("number of weights", weights, if weights > 3 { 6 } else { 3 })?;
+                for (i, y) in launch.outputs.iter().enumerate() {
+                    self.weight(i, &[y.cols, cols])?;
+                    if weights > 3 {
+                        self.weight(i + 3, &[y.cols])?;
+                    }
+                    // One kernel writes them all.
+                    let types = if i == 0 { FLOATS } else { std::slice::from_ref(&launch.outputs[0].dtype) };
+                    self.output(i, rows, y.cols, types)?;
+                }
+                Ok(())
+            }
+            Op::RopeAppend { heads, rot, .. } | Op::NormRopeAppend { heads, rot, .. } => {
                 let ([kv_heads, k_dim, v_dim], _) = self.pages()?;
+                if self.kind == OpKind::NormRopeAppend {
+                    self.shape("width of a norm", k_dim, k_dim.max(1))?;
+                    self.weight(0, &[k_dim])?;
+                    self.weight(1, &[k_dim])?;
+                }
                 self.rope(k_dim, *rot)?;
                 self.input(0, tokens, heads * k_dim, FLOATS)?;
                 self.input(1, tokens, kv_heads * k_dim, FLOATS)?;
@@ -272,7 +303,9 @@ impl Check<'_> {
         match self.kind {
             OpKind::Embed => [true, false, false, false],
             OpKind::RopeTable => [false, true, false, false],
-            OpKind::CacheAppend | OpKind::Attention | OpKind::RopeAppend => [false, true, true, false],
+            OpKind::CacheAppend | OpKind::Attention | OpKind::RopeAppend | OpKind::NormRopeAppend => {
+                [false, true, true, false]
+            }
             OpKind::SelectRows => [false, false, false, true],
             _ => [false; 4],
         }

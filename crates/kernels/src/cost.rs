@@ -90,6 +90,7 @@ impl Use<'_> {
         let rows = first.map_or(0, |v| self.shape.of(v.rows)) as u64;
         let cols = self.inputs.first().map_or(0, |v| v.cols) as u64;
         let out_cols = self.outputs.first().map_or(0, |v| v.cols) as u64;
+        let all_out_cols = self.outputs.iter().map(|v| v.cols as u64).sum::<u64>();
         let kind = self.op.kind();
         let of_position = self.cache.map_or(0, |(kind, dtype)| position_bytes(kind, dtype));
         let (cached, ops) = match kind {
@@ -102,6 +103,8 @@ impl Use<'_> {
             OpKind::Rope => (0, 3 * rows * cols),
             OpKind::CacheAppend => (rows, 0),
             OpKind::RopeAppend => (rows, 3 * rows * cols),
+            OpKind::Qkv => (0, 2 * rows * cols * all_out_cols),
+            OpKind::NormRopeAppend => (rows, 7 * rows * cols),
             // For each pair and head a product with a key and one with a value.
             OpKind::Attention => (self.context.positions, 2 * self.context.pairs * (cols + out_cols)),
             OpKind::Activate | OpKind::Add | OpKind::Mul => (0, rows * out_cols),
@@ -171,9 +174,11 @@ mod tests {
         check(OpKind::Add, "rows=3 cols=16", none, sizes(3 * 3 * 16 * 4, 3 * 16));
         let name = "f32 vocab=7 dim=39 rows=5";
         check(OpKind::Embed, name, none, sizes(2 * 5 * 39 * 4, 2 * 5 * 39));
+        // Six products of one element, and six biases.
+        check(OpKind::Qkv, "f32 rows=1 n=[1, 3, 2] k=1 bias", none, sizes((1 + 6 + 6 + 6) * 4, 2 * 6));
         let seen = Context { positions: 33, pairs: 33 };
         let attention = sizes(3 * (16 + 24) * 4 + 33 * (16 + 24) * 2, 2 * 33 * 3 * (16 + 24));
-        check(OpKind::Attention, "f16 heads=3/1 dims=16,24 None [(32, 1)]", seen, attention);
+        check(OpKind::Attention, "f16 heads=3/1 dims=16,24 None [(0, 1)]", seen, attention);
         assert_eq!(sizes(10, 100).floor(5.0, 10.0), 10.0);
         assert_eq!(row_bytes(ValueType::Q8Rows, 33, DType::F32), 80);
     }

@@ -1,9 +1,9 @@
-//! Each fused op as primitives. This is what a fused op *means*: ports are held against it.
+//! Each fused op as simpler ones. This is what a fused op *means*: ports are held against it.
 
 use crate::{CacheKind, Graph, Node, Op, RowSet, ValueId, ValueType};
 
-/// The node as primitives, or none when it is one already. Intermediate values are added to the graph; the
-/// last of the new nodes make the fused node's outputs, so nothing else in the graph changes.
+/// The node as simpler ops, or none when it is a primitive. Some may be fused in their turn. Intermediate values are added
+/// to the graph; the new nodes make the fused node's outputs, so nothing else in the graph changes.
 pub fn decompose(graph: &mut Graph, node: &Node) -> Option<Vec<Node>> {
     let make = |op: Op, inputs: &[ValueId], outputs: &[ValueId]| Node {
         op,
@@ -48,6 +48,40 @@ pub fn decompose(graph: &mut Graph, node: &Node) -> Option<Vec<Node>> {
             append.cache = node.cache;
             Some(vec![rope_q, rope_k, append])
         }
+        Op::Qkv => {
+            let matmul = |(i, &output): (usize, &ValueId)| {
+                let mut matmul = make(Op::Matmul, &node.inputs, &[output]);
+                matmul.weights = [i, i + 3].iter().filter_map(|&w| node.weights.get(w)).copied().collect();
+                matmul
+            };
+            Some(node.outputs.iter().enumerate().map(matmul).collect())
+        }
+        Op::NormRopeAppend { eps, heads, rot, style } => {
+            let CacheKind::Paged { k_dim, .. } = graph.caches[node.cache?.index()].kind else { return None };
+            let mut nodes = Vec::with_capacity(3);
+            let mut inputs = node.inputs.clone();
+            for (input, &weight) in inputs.iter_mut().zip(&node.weights) {
+                let (rows, cols) = (graph.value(*input).rows, graph.value(*input).cols);
+                let normed = graph.add_value(rows, cols, ValueType::Activation);
+                let mut norm = make(Op::RmsNorm { width: k_dim, eps: *eps }, &[*input], &[normed]);
+                norm.weights = vec![weight];
+                nodes.push(norm);
+                *input = normed;
+            }
+            let op = Op::RopeAppend { heads: *heads, rot: *rot, style: *style };
+            let mut append = make(op, &inputs, &node.outputs);
+            append.cache = node.cache;
+            nodes.push(append);
+            Some(nodes)
+        }
         _ => None,
+    }
+}
+
+/// [`decompose`] down to primitives: the node itself where it is one.
+pub(crate) fn primitives(graph: &mut Graph, node: Node) -> Vec<Node> {
+    match decompose(graph, &node) {
+        Some(parts) => parts.into_iter().flat_map(|part| primitives(graph, part)).collect(),
+        None => vec![node],
     }
 }

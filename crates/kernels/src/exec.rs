@@ -64,16 +64,20 @@ impl StepInputs {
 pub struct Task {
     /// What is launched.
     pub launch: Launch,
-    /// The variant for up to so many rows, ascending; the last covers the largest step.
+    /// Fewest and most rows that it is there for; a step with others goes past it. A fused op and what it comes apart to
+    /// share a step's row counts so.
+    rows: (usize, usize),
+    /// The variant for up to so many rows, ascending; the last covers the most that a step can have.
     variants: Vec<(usize, &'static Variant)>,
     /// The compiled kernel of each variant; empty on the CPU.
     prepared: Vec<Prepared>,
 }
 
 impl Task {
-    /// A task that [`Runner::prepare`] has still to see.
-    pub fn new(launch: Launch, variants: Vec<(usize, &'static Variant)>) -> Self {
-        Task { launch, variants, prepared: Vec::new() }
+    /// A task that [`Runner::prepare`] has still to see: for steps of `rows`, fewest and most, with the variant for up to so
+    /// many rows, ascending.
+    pub fn new(launch: Launch, rows: (usize, usize), variants: Vec<(usize, &'static Variant)>) -> Self {
+        Task { launch, rows, variants, prepared: Vec::new() }
     }
 
     /// The place of the variant for a number of rows.
@@ -81,17 +85,16 @@ impl Task {
         self.variants.iter().position(|(most, _)| rows <= *most)
     }
 
-    /// The variant that a step of this shape takes; none where it has no rows for it.
+    /// The variant that a step of this shape takes; none where the step goes past it.
     pub fn variant_of(&self, shape: StepShape) -> Option<&'static Variant> {
-        match self.rows(shape) {
-            0 => None,
-            rows => self.index(rows).map(|i| self.variants[i].1),
-        }
+        self.rows(shape).and_then(|rows| self.index(rows)).map(|i| self.variants[i].1)
     }
 
-    /// The rows that decide between variants: those of the first output, or of the step where there is none.
-    fn rows(&self, shape: StepShape) -> usize {
-        self.launch.outputs.first().map_or(shape.rows, |out| shape.of(out.rows))
+    /// The rows that decide between variants: those of the first output, or of the step where there is none. None where
+    /// there are none, or the task is not there for so many.
+    fn rows(&self, shape: StepShape) -> Option<usize> {
+        let rows = self.launch.outputs.first().map_or(shape.rows, |out| shape.of(out.rows));
+        (rows > 0 && self.rows.0 <= rows && rows <= self.rows.1).then_some(rows)
     }
 }
 
@@ -265,10 +268,7 @@ impl Runner {
     /// Runs a program's tasks in order. On a GPU it returns when all are enqueued.
     pub fn run(&mut self, tasks: &[Task], shape: StepShape) -> Result<()> {
         for task in tasks {
-            let rows = task.rows(shape);
-            if rows == 0 {
-                continue;
-            }
+            let Some(rows) = task.rows(shape) else { continue };
             let index = task.index(rows).ok_or_else(|| KernelError::Shape {
                 scope: task.launch.scope.clone(),
                 op: task.launch.op.kind(),

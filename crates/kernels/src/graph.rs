@@ -335,6 +335,31 @@ impl GraphBuilder {
         self.push_one(Op::GateUp(f), &[x], &[gate, up], None, out)
     }
 
+    /// [`Op::Qkv`]: gives q, k and v. Weights are those of q, k and v; so are the biases.
+    pub fn qkv(&mut self, x: ValueId, weights: [WeightId; 3], biases: Option<[WeightId; 3]>) -> [ValueId; 3] {
+        let rows = self.rows(x);
+        let outputs = weights.map(|w| (rows, self.weight_rows(w), ValueType::Activation));
+        let all: Vec<_> = weights.into_iter().chain(biases.into_iter().flatten()).collect();
+        let made = self.push(Op::Qkv, &[x], &all, None, &outputs);
+        [made[0], made[1], made[2]]
+    }
+
+    /// [`Op::NormRopeAppend`]: gives the rotated q. Weights are those of the norms of q and of k.
+    pub fn norm_rope_append(
+        &mut self,
+        inputs: [ValueId; 4],
+        norms: [WeightId; 2],
+        eps: f32,
+        cache: CacheId,
+        heads: usize,
+        style: RopeStyle,
+    ) -> ValueId {
+        let [q, _, _, table] = inputs;
+        let op = Op::NormRopeAppend { eps, heads, rot: self.cols(table), style };
+        let out = (RowSet::Tokens, self.cols(q), ValueType::Activation);
+        self.push_one(op, &inputs, &norms, Some(cache), out)
+    }
+
     /// [`Op::SelectRows`].
     pub fn select_rows(&mut self, x: ValueId) -> ValueId {
         let out = (RowSet::Selected, self.cols(x), self.dtype(x));

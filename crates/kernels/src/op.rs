@@ -101,6 +101,21 @@ pub enum Op {
         /// Which elements pair up.
         style: RopeStyle,
     },
+    /// Fused: three matmuls of one input. Input `[_, k]`. Weights: Wq `[nq, k]`, Wk `[nk, k]`, Wv `[nv, k]`, then bq `[nq]`,
+    /// bk `[nk]`, bv `[nv]` if there are six. Outputs, of one type: q `[_, nq]`, k `[_, nk]`, v `[_, nv]`.
+    Qkv,
+    /// Fused: `rms_norm` of each head of q and of k, then [`Op::RopeAppend`]. Inputs: q, k, v, table. Weights: that of q's
+    /// norm `[k_dim]`, that of k's `[k_dim]`. Output: rotated q.
+    NormRopeAppend {
+        /// Added to the mean square.
+        eps: f32,
+        /// Query heads.
+        heads: usize,
+        /// Elements of a head that are rotated.
+        rot: usize,
+        /// Which elements pair up.
+        style: RopeStyle,
+    },
 }
 
 /// An op without its attributes: a row of the port chart.
@@ -124,11 +139,13 @@ pub enum OpKind {
     AddRmsNorm,
     GateUp,
     RopeAppend,
+    Qkv,
+    NormRopeAppend,
 }
 
 impl OpKind {
     /// Every op, in the order of the chart: primitives first.
-    pub const ALL: [OpKind; 16] = [
+    pub const ALL: [OpKind; 18] = [
         OpKind::Embed,
         OpKind::RmsNorm,
         OpKind::Matmul,
@@ -145,6 +162,8 @@ impl OpKind {
         OpKind::AddRmsNorm,
         OpKind::GateUp,
         OpKind::RopeAppend,
+        OpKind::Qkv,
+        OpKind::NormRopeAppend,
     ];
 
     /// The name in the chart, in messages and, in capitals, in `PORTOLAN_PORT_<OP>`.
@@ -166,12 +185,17 @@ impl OpKind {
             OpKind::AddRmsNorm => "add_rms_norm",
             OpKind::GateUp => "gate_up",
             OpKind::RopeAppend => "rope_append",
+            OpKind::Qkv => "qkv",
+            OpKind::NormRopeAppend => "norm_rope_append",
         }
     }
 
-    /// Whether the op has a decomposition into primitives.
+    /// Whether the op has a decomposition into simpler ops.
     pub const fn is_fused(self) -> bool {
-        matches!(self, OpKind::AddRmsNorm | OpKind::GateUp | OpKind::RopeAppend)
+        matches!(
+            self,
+            OpKind::AddRmsNorm | OpKind::GateUp | OpKind::RopeAppend | OpKind::Qkv | OpKind::NormRopeAppend
+        )
     }
 
     /// What it computes, in a line of the chart.
@@ -193,6 +217,8 @@ impl OpKind {
             OpKind::AddRmsNorm => "add, then rms_norm",
             OpKind::GateUp => "two matmuls, an activation and their product",
             OpKind::RopeAppend => "rope of q and k, then cache_append",
+            OpKind::Qkv => "three matmuls of one input: q, k and v",
+            OpKind::NormRopeAppend => "rms_norm of each head of q and of k, then rope_append",
         }
     }
 }
@@ -223,6 +249,8 @@ impl Op {
             Op::AddRmsNorm { .. } => OpKind::AddRmsNorm,
             Op::GateUp(_) => OpKind::GateUp,
             Op::RopeAppend { .. } => OpKind::RopeAppend,
+            Op::Qkv => OpKind::Qkv,
+            Op::NormRopeAppend { .. } => OpKind::NormRopeAppend,
         }
     }
 }

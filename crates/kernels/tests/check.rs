@@ -47,6 +47,9 @@ fn numbers_of_parts() {
     check(OpKind::GateUp, |l, _| l.weights.extend_from_within(..), "number of weights is 4, expected 2");
     check(OpKind::Attention, |l, _| l.cache = None, "number of caches is 0, expected 1");
     check(OpKind::AddRmsNorm, |l, _| drop(l.outputs.pop()), "number of outputs is 1, expected 2");
+    check(OpKind::Qkv, |l, _| l.weights.truncate(2), "number of weights is 2, expected 3");
+    check(OpKind::Qkv, |l, _| l.weights.extend_from_within(..1), "number of weights is");
+    check(OpKind::NormRopeAppend, |l, _| drop(l.weights.pop()), "number of weights is 1, expected 2");
 }
 
 #[test]
@@ -58,6 +61,9 @@ fn shapes_and_types() {
     check(OpKind::Argmax, |l, _| l.outputs[0].dtype = ValueType::F32, "output 0 is F32, expected [I32]");
     check(OpKind::Rope, |l, _| l.inputs[1].dtype = ValueType::Activation, "input 1 is Activation");
     check(OpKind::QuantizeRows, |l, _| l.outputs[0].dtype = ValueType::F32, "output 0 is F32");
+    check(OpKind::Qkv, |l, _| l.outputs[2].dtype = ValueType::F32, "output 2 is");
+    check(OpKind::Qkv, |l, _| l.weights.swap(0, 1), "shape of weight 0");
+    check(OpKind::NormRopeAppend, |l, _| l.weights[1].shape[0] += 1, "shape of weight 1");
     check(OpKind::RmsNorm, |l, _| l.op = Op::RmsNorm { width: 0, eps: 0.0 }, "shape of weight 0");
     check(
         OpKind::Rope,

@@ -72,7 +72,7 @@ impl Program {
                 scratch: None,
             };
             launch.check(runner.device().caps())?;
-            tasks.push(Task::new(launch, lowered.variants.clone()));
+            tasks.push(Task::new(launch, lowered.rows, lowered.variants.clone()));
         }
         runner.prepare(&mut tasks)?;
         let logits = graph.logits.ok_or(Error::Internal { what: "the graph has no logits" })?;

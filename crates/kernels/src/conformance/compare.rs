@@ -93,7 +93,7 @@ fn share(error: f32, limit: f32) -> f32 {
     if error == 0.0 { 0.0 } else { error / limit }
 }
 
-const OUTPUTS: [&str; 2] = ["output 0", "output 1"];
+const OUTPUTS: [&str; 3] = ["output 0", "output 1", "output 2"];
 
 /// Holds a port's results against the reference's, `limit` being allowed of floats.
 pub(super) fn compare(

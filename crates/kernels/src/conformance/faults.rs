@@ -192,7 +192,8 @@ fn writes_beyond_its_output() {
             unsafe { *end.as_ptr().add(y.len()) = 0 }
         }
     }
-    check(OpKind::Add, kernel, 1.0, |f| *f == Failure::Guard);
+    // Some cases have no rows, and run nothing.
+    check(OpKind::Add, kernel, 0.8, |f| *f == Failure::Guard);
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn depends_on_threads_or_on_other_rows() {
 #[test]
 fn panics() {
     let quiet: CpuKernel = |_, _, _| std::panic::resume_unwind(Box::new("on purpose"));
-    check(OpKind::Add, quiet, 1.0, |f| *f == Failure::Panicked);
+    check(OpKind::Add, quiet, 0.8, |f| *f == Failure::Panicked);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     CacheDecl, CacheId, Decline, Graph, KernelError, Launch, Node, Result, ValueId, View, WeightId,
-    cpu::plain, decompose, row_bytes,
+    cpu::plain, decompose::primitives, row_bytes,
 };
 
 /// The plain kernels on a CPU device of their own.
@@ -32,7 +32,7 @@ impl Reference {
         let placed = self.placer.place(case, Layout::Planes)?;
         let whole = &placed.launch;
         let (mut graph, node) = graph_of(case);
-        let nodes = decompose(&mut graph, &node).unwrap_or_else(|| vec![node]);
+        let nodes = primitives(&mut graph, node);
         let mut views: Vec<View> = whole.inputs.iter().chain(&whole.outputs).cloned().collect();
         for info in &graph.values[views.len()..] {
             let bytes = case.shape.of(info.rows) * row_bytes(info.dtype, info.cols, DType::F32);

@@ -11,6 +11,7 @@ mod elementwise;
 mod gather;
 mod matmul;
 mod norm;
+mod norm_rope;
 pub mod offline;
 mod prepare;
 mod rope;
@@ -72,12 +73,13 @@ static SLOTS: LazyLock<[Vec<Vec<Variant>>; 2]> = LazyLock::new(|| {
     [DeviceKind::Cuda, DeviceKind::Rocm].map(|kind| {
         let slot = |op| {
             let all: Vec<Variant> = match op {
-                OpKind::Matmul | OpKind::GateUp => matmul::variants(op, kind),
+                OpKind::Matmul | OpKind::GateUp | OpKind::Qkv => matmul::variants(op, kind),
                 OpKind::Attention => attention::variants(kind),
                 OpKind::RmsNorm | OpKind::AddRmsNorm => norm::variants(op),
                 OpKind::RopeTable | OpKind::Rope | OpKind::CacheAppend | OpKind::RopeAppend => {
                     rope::variants(op)
                 }
+                OpKind::NormRopeAppend => norm_rope::variants(),
                 OpKind::Embed | OpKind::SelectRows | OpKind::Argmax => gather::variants(op),
                 OpKind::Activate | OpKind::Add | OpKind::Mul | OpKind::QuantizeRows => {
                     elementwise::variants(op)

@@ -169,7 +169,7 @@ fn rope_units(dim: usize, rot: usize) -> usize {
 }
 
 /// Whether the units of rotated heads can be read and written in 16 bytes and more.
-fn rope_aligned(dim: usize, rot: usize, views: &[&View]) -> bool {
+pub(super) fn rope_aligned(dim: usize, rot: usize, views: &[&View]) -> bool {
     (rot / 2).is_multiple_of(UNIT) && simt::aligned(dim, views)
 }
 
@@ -201,7 +201,7 @@ fn rope_call(launch: &Launch, shape: StepShape, _: &DeviceCaps) -> Call {
 }
 
 /// Heads of the launch's cache, and elements of a key and of a value; zeros without one.
-fn cache_dims(launch: &Launch) -> [usize; 3] {
+pub(super) fn cache_dims(launch: &Launch) -> [usize; 3] {
     match launch.cache.as_ref().map(|c| c.kind) {
         Some(CacheKind::Paged { kv_heads, k_dim, v_dim, .. }) => [kv_heads, k_dim, v_dim],
         _ => [0; 3],
@@ -209,12 +209,12 @@ fn cache_dims(launch: &Launch) -> [usize; 3] {
 }
 
 /// Whether keys and whether values of the cache begin at multiples of 16 bytes.
-fn cache_aligned(launch: &Launch) -> [bool; 2] {
+pub(super) fn cache_aligned(launch: &Launch) -> [bool; 2] {
     let at = |address: u64| address.is_multiple_of(16);
     launch.cache.as_ref().map_or([false; 2], |c| [at(c.k.device_addr()), at(c.v.device_addr())])
 }
 
-fn cache_type(launch: &Launch) -> Option<(&'static str, String)> {
+pub(super) fn cache_type(launch: &Launch) -> Option<(&'static str, String)> {
     launch.cache.as_ref().map(|cache| ("C_T", type_name(cache.dtype)))
 }
 

@@ -16,12 +16,13 @@ macro_rules! files {
 /// What CUDA's kernels include.
 const CUDA_HEADERS: &[File] = files!(
     "kernels-cuda": "dialect.cuh", "common.cuh", "vectors.cuh", "weights.cuh", "matmul.cuh", "attention_decode.cuh",
+    "rope.cuh",
 );
 
 /// CUDA's kernels.
 const CUDA: &[File] = files!(
     "kernels-cuda": "attention_decode.cu", "attention_mma.cu", "attention_split.cu", "elementwise.cu", "gather.cu",
-    "matmul_gemm.cu", "matmul_gemv.cu", "matmul_mma.cu", "matmul_thin.cu", "norm.cu", "rope.cu",
+    "matmul_gemm.cu", "matmul_gemv.cu", "matmul_mma.cu", "matmul_thin.cu", "norm.cu", "norm_rope.cu", "rope.cu",
 );
 
 /// What the kernels of a kind of device include.

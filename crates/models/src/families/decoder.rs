@@ -69,10 +69,20 @@ impl Decoder<'_> {
     }
 
     fn linear(&mut self, x: ValueId, module: &str, n: usize, bias: bool) -> ValueId {
-        let k = self.b.cols(x);
-        let weight = self.b.weight(module, &[n, k], self.names.weight(module));
-        let bias = bias.then(|| self.b.weight(format!("{module}.bias"), &[n], self.names.bias(module)));
+        let (weight, bias) = self.linear_weights(module, [n, self.b.cols(x)], bias);
         self.b.matmul(x, weight, bias)
+    }
+
+    /// The matrix of a linear module and its bias, if it has one.
+    fn linear_weights(
+        &mut self,
+        module: &str,
+        shape: [usize; 2],
+        bias: bool,
+    ) -> (WeightId, Option<WeightId>) {
+        let weight = self.b.weight(module, &shape, self.names.weight(module));
+        let name = format!("{module}.bias");
+        (weight, bias.then(|| self.b.weight(name, &shape[..1], self.names.bias(module))))
     }
 
     fn layer(
@@ -101,22 +111,33 @@ impl Decoder<'_> {
         let ModelConfig { heads, kv_heads, head_dim, norm_eps, .. } = *self.config;
         let Differences { qk_norm, qkv_bias, o_bias } = self.differences;
         let path = format!("layers.{layer}.self_attn");
-        let mut q = self.linear(x, &format!("{path}.q_proj"), heads * head_dim, qkv_bias);
-        let mut k = self.linear(x, &format!("{path}.k_proj"), kv_heads * head_dim, qkv_bias);
-        let v = self.linear(x, &format!("{path}.v_proj"), kv_heads * head_dim, qkv_bias);
-        if qk_norm {
-            let weight = self.norm(&format!("{path}.q_norm"), head_dim);
-            q = self.b.rms_norm(q, weight, norm_eps);
-            let weight = self.norm(&format!("{path}.k_norm"), head_dim);
-            k = self.b.rms_norm(k, weight, norm_eps);
-        }
+        let width = self.b.cols(x);
+        let [(wq, bq), (wk, bk), (wv, bv)] =
+            [("q", heads), ("k", kv_heads), ("v", kv_heads)].map(|(name, heads)| {
+                self.linear_weights(&format!("{path}.{name}_proj"), [heads * head_dim, width], qkv_bias)
+            });
+        let biases = match (bq, bk, bv) {
+            (Some(q), Some(k), Some(v)) => Some([q, k, v]),
+            _ => None,
+        };
+        let [mut q, mut k, v] = self.b.qkv(x, [wq, wk, wv], biases);
+        let norms =
+            qk_norm.then(|| ["q_norm", "k_norm"].map(|name| self.norm(&format!("{path}.{name}"), head_dim)));
         let window = self.config.windows[layer];
         let kind = CacheKind::Paged { kv_heads, k_dim: head_dim, v_dim: head_dim, window };
         let cache = self.b.cache(format!("layers.{layer}"), kind);
-        if self.config.rotated[layer] {
-            q = self.b.rope_append([q, k, v, table], cache, heads, RopeStyle::Halves);
-        } else {
-            self.b.cache_append(k, v, cache);
+        let style = RopeStyle::Halves;
+        match (norms, self.config.rotated[layer]) {
+            (Some(norms), true) => {
+                q = self.b.norm_rope_append([q, k, v, table], norms, norm_eps, cache, heads, style);
+            }
+            (None, true) => q = self.b.rope_append([q, k, v, table], cache, heads, style),
+            (norms, false) => {
+                if let Some([of_q, of_k]) = norms {
+                    (q, k) = (self.b.rms_norm(q, of_q, norm_eps), self.b.rms_norm(k, of_k, norm_eps));
+                }
+                self.b.cache_append(k, v, cache);
+            }
         }
         let scale = 1.0 / (head_dim as f32).sqrt();
         let attended = self.b.attention(q, cache, heads, scale);

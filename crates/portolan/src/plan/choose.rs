@@ -25,6 +25,8 @@ pub(crate) struct Choice {
     pub(crate) input: ValueType,
     /// For up to so many rows, ascending.
     pub(crate) variants: Vec<(usize, &'static Variant)>,
+    /// Why the rows beyond the last variant's have none, where there are such.
+    pub(crate) beyond: Option<Refusal>,
 }
 
 /// Why a node cannot run as it is, and for which use.
@@ -47,12 +49,17 @@ fn borders(op: OpKind, device: DeviceKind, most: usize) -> Vec<usize> {
     borders
 }
 
-/// Chooses for a node whose weights are `weights`.
+/// Chooses for a node whose weights are `weights`, for steps of `first` rows and more. At the first number of rows that no
+/// variant serves the choice ends.
+///
+/// # Errors
+/// Where none serves `first`.
 pub(crate) fn choose(
     target: Target<'_>,
     graph: &Graph,
     node: &Node,
     weights: &[WeightSpec],
+    first: usize,
 ) -> Result<Choice, Refusal> {
     let plain = node.inputs.first().map_or(ValueType::Activation, |&v| graph.value(v).dtype);
     // Rows in int8 pay for themselves where the weights are integers too; every quantized matmul asks first.
@@ -61,10 +68,13 @@ pub(crate) fn choose(
         && plain == ValueType::Activation
         && !target.policy.exact
         && weights.first().is_some_and(|w| w.encoding.is_quantized());
-    if wants_q8 && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows) {
+    if wants_q8
+        && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows, first)
+        && choice.beyond.is_none()
+    {
         return Ok(choice);
     }
-    for_input(target, graph, node, weights, plain)
+    for_input(target, graph, node, weights, plain, first)
 }
 
 fn for_input(
@@ -73,6 +83,7 @@ fn for_input(
     node: &Node,
     weights: &[WeightSpec],
     input: ValueType,
+    first: usize,
 ) -> Result<Choice, Refusal> {
     let rows_of = |set| match set {
         RowSet::Tokens => target.limits.rows,
@@ -81,7 +92,8 @@ fn for_input(
     let most = node.outputs.first().map_or(target.limits.rows, |&v| rows_of(graph.value(v).rows));
     let kind = node.op.kind();
     let mut variants: Vec<(usize, &'static Variant)> = Vec::new();
-    for rows in borders(kind, target.caps.kind(), most) {
+    let mut beyond = None;
+    for rows in borders(kind, target.caps.kind(), most).into_iter().filter(|&rows| rows >= first) {
         let spec = OpSpec {
             op: &node.op,
             rows,
@@ -93,11 +105,20 @@ fn for_input(
         };
         let selected = select_port(&spec, target.caps, target.policy);
         log_choice(&spec, target.caps, selected);
-        let variant = selected.map_err(|decline| Refusal { decline, spec: spec.to_string() })?;
+        let variant = match selected {
+            Ok(variant) => variant,
+            Err(decline) => {
+                beyond = Some(Refusal { decline, spec: spec.to_string() });
+                break;
+            }
+        };
         match variants.last_mut() {
             Some((upto, last)) if last.name == variant.name => *upto = rows,
             _ => variants.push((rows, variant)),
         }
     }
-    Ok(Choice { input, variants })
+    match beyond {
+        Some(refusal) if variants.is_empty() => Err(refusal),
+        beyond => Ok(Choice { input, variants, beyond }),
+    }
 }

@@ -1,5 +1,8 @@
 //! Lowering: fused ops without a port are taken apart, layouts are chosen, int8 rows are put in where a
 //! matmul wants them.
+//!
+//! A fused op may have ports for few rows only. It then serves steps of so many rows, and what it comes apart to serves
+//! the larger ones: both write the same values, and a step goes past one of them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,6 +23,8 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct LoweredNode {
     pub(crate) node: Node,
+    /// Fewest and most rows of the steps that it is there for.
+    pub(crate) rows: (usize, usize),
     pub(crate) variants: Vec<(usize, &'static Variant)>,
 }
 
@@ -82,21 +87,12 @@ struct Failure {
 fn attempt(target: Target<'_>, graph: &Graph, specs: &[WeightSpec]) -> Result<Lowered, Failure> {
     let mut graph = graph.clone();
     let source = std::mem::take(&mut graph.nodes);
-    let mut lowering = Lowering { target, graph, specs, nodes: Vec::new(), int8: HashMap::new() };
-    let mut failure: Option<Failure> = None;
+    let mut lowering =
+        Lowering { target, graph, specs, nodes: Vec::new(), int8: HashMap::new(), failure: None };
     for node in &source {
-        if let Err(refusal) = lowering.add(node, true) {
-            let weights = node.weights.iter().map(|w| w.index());
-            match &mut failure {
-                Some(failure) => failure.weights.extend(weights),
-                None => {
-                    let error = Box::new(lowering.refused(node, refusal));
-                    failure = Some(Failure { weights: weights.collect(), error });
-                }
-            }
-        }
+        lowering.add(node, 1);
     }
-    match failure {
+    match lowering.failure {
         Some(failure) => Err(failure),
         None => Ok(Lowered {
             graph: Arc::new(lowering.graph),
@@ -113,33 +109,53 @@ struct Lowering<'a> {
     nodes: Vec<LoweredNode>,
     /// The int8 rows of a value, once a matmul has asked for them.
     int8: HashMap<ValueId, ValueId>,
+    failure: Option<Failure>,
 }
 
 impl Lowering<'_> {
-    fn choose(&self, node: &Node) -> Result<Choice, Refusal> {
+    fn choose(&self, node: &Node, first: usize) -> Result<Choice, Refusal> {
         let weights: Vec<_> = node.weights.iter().map(|w| self.specs[w.index()].clone()).collect();
-        choose(self.target, &self.graph, node, &weights)
+        choose(self.target, &self.graph, node, &weights, first)
     }
 
-    fn add(&mut self, node: &Node, may_decompose: bool) -> Result<(), Refusal> {
-        match self.choose(node) {
-            Ok(choice) => self.push(node, choice),
-            Err(refusal) => match decompose(&mut self.graph, node) {
-                Some(parts) if may_decompose => parts.iter().try_for_each(|part| self.add(part, false)),
-                _ => Err(refusal),
-            },
+    /// Adds a node for steps of `first` rows and more, or what it comes apart to. What cannot run is noted, and lowering
+    /// goes on, so that all that fail are known.
+    fn add(&mut self, node: &Node, first: usize) {
+        let (refusal, next) = match self.choose(node, first) {
+            Ok(Choice { beyond: None, input, variants }) => {
+                return self.push(node, input, (first, usize::MAX), variants);
+            }
+            Ok(Choice { beyond: Some(refusal), input, variants }) if node.op.kind().is_fused() => {
+                let most = variants.last().map_or(0, |(most, _)| *most);
+                self.push(node, input, (first, most), variants);
+                (refusal, most + 1)
+            }
+            Ok(Choice { beyond: Some(refusal), .. }) | Err(refusal) => (refusal, first),
+        };
+        match decompose(&mut self.graph, node) {
+            Some(parts) => parts.iter().for_each(|part| self.add(part, next)),
+            None => self.fail(node, refusal),
         }
     }
 
-    fn push(&mut self, node: &Node, choice: Choice) -> Result<(), Refusal> {
-        let mut node = node.clone();
-        if choice.input == ValueType::Q8Rows {
-            node.inputs[0] = self.int8_of(node.inputs[0], &node.scope)?;
+    fn push(
+        &mut self,
+        node: &Node,
+        input: ValueType,
+        rows: (usize, usize),
+        variants: Vec<(usize, &'static Variant)>,
+    ) {
+        let mut lowered = LoweredNode { node: node.clone(), rows, variants };
+        if input == ValueType::Q8Rows {
+            match self.int8_of(node.inputs[0], &node.scope) {
+                Ok(int8) => lowered.node.inputs[0] = int8,
+                Err(refusal) => return self.fail(node, refusal),
+            }
         }
-        self.nodes.push(LoweredNode { node, variants: choice.variants });
-        Ok(())
+        self.nodes.push(lowered);
     }
 
+    /// The int8 rows of a value. They are made in steps of any size, since any matmul may share them.
     fn int8_of(&mut self, value: ValueId, scope: &str) -> Result<ValueId, Refusal> {
         if let Some(&int8) = self.int8.get(&value) {
             return Ok(int8);
@@ -154,10 +170,24 @@ impl Lowering<'_> {
             cache: None,
             outputs: vec![int8],
         };
-        let choice = self.choose(&node)?;
-        self.nodes.push(LoweredNode { node, variants: choice.variants });
+        let Choice { variants, beyond, .. } = self.choose(&node, 1)?;
+        if let Some(refusal) = beyond {
+            return Err(refusal);
+        }
+        self.nodes.push(LoweredNode { node, rows: (1, usize::MAX), variants });
         self.int8.insert(value, int8);
         Ok(int8)
+    }
+
+    fn fail(&mut self, node: &Node, refusal: Refusal) {
+        let weights = node.weights.iter().map(|w| w.index());
+        match &mut self.failure {
+            Some(failure) => failure.weights.extend(weights),
+            None => {
+                let error = Box::new(self.refused(node, refusal));
+                self.failure = Some(Failure { weights: weights.collect(), error });
+            }
+        }
     }
 
     fn refused(&self, node: &Node, refusal: Refusal) -> Error {

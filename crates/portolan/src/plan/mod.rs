@@ -6,6 +6,8 @@ mod choose;
 mod lower;
 mod memory;
 mod place;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use choose::Target;
 pub(crate) use lower::{Lowered, LoweredNode, lower};

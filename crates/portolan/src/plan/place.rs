@@ -18,13 +18,15 @@ pub(crate) struct Placement {
 }
 
 /// Places every value. A node's outputs overlap neither its inputs nor each other, because a value is alive from
-/// the node that makes it to the last that reads it, both included.
+/// the first node that makes it (a fused one and one of those that it comes apart to may both) to the last that reads it,
+/// both included.
 pub(crate) fn place(lowered: &Lowered, limits: StepLimits, activation: DType) -> Placement {
     let graph = &lowered.graph;
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; graph.values.len()];
     for (index, lowered) in lowered.nodes.iter().enumerate() {
         for value in &lowered.node.outputs {
-            lives[value.index()] = Some((index, index));
+            let (_, last) = lives[value.index()].get_or_insert((index, index));
+            *last = index;
         }
         for value in &lowered.node.inputs {
             if let Some((_, last)) = &mut lives[value.index()] {

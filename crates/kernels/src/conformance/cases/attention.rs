@@ -7,6 +7,7 @@ use super::{
     rows::HEAD_DIMS,
     steps::{Part, STEPS, cache, step},
     value,
+    weights::{DENSE, random},
 };
 use crate::{
     CacheKind, Op, RopeStyle, ValueType,
@@ -73,7 +74,9 @@ pub(super) fn attention() -> Vec<Case> {
     cases
 }
 
-pub(super) fn rope_append() -> Vec<Case> {
+/// Cases of rope_append, or of an op that has something before it: `change` is given each with its index, once its inputs
+/// are there.
+fn rotated(what: &str, change: impl Fn(&mut Case, usize, &mut Rng)) -> Vec<Case> {
     let mut cases = Vec::new();
     for k_dim in HEAD_DIMS {
         for (heads, kv_heads) in HEADS {
@@ -87,7 +90,7 @@ pub(super) fn rope_append() -> Vec<Case> {
                 };
                 let kind = CacheKind::Paged { kv_heads, k_dim, v_dim, window: None };
                 let name = format!(
-                    "{dtype} heads={heads}/{kv_heads} dims={k_dim},{v_dim} rot={rot} {style:?} {parts:?}"
+                    "{what}{dtype} heads={heads}/{kv_heads} dims={k_dim},{v_dim} rot={rot} {style:?} {parts:?}"
                 );
                 let mut rng = Rng::named(&name);
                 let (step, shape, pages) = step(&mut rng, parts, None);
@@ -101,6 +104,7 @@ pub(super) fn rope_append() -> Vec<Case> {
                 let outputs = vec![made(heads * k_dim, ValueType::Activation)];
                 let op = Op::RopeAppend { heads, rot, style };
                 let mut case = case(name, op, shape.rows, inputs, outputs);
+                change(&mut case, index, &mut rng);
                 case.cache = Some(cache(&mut rng, kind, dtype, (&step, pages), parts, false));
                 (case.step, case.shape) = (step, shape);
                 cases.push(case);
@@ -108,4 +112,25 @@ pub(super) fn rope_append() -> Vec<Case> {
         }
     }
     cases
+}
+
+pub(super) fn rope_append() -> Vec<Case> {
+    rotated("", |_, _, _| ())
+}
+
+pub(super) fn norm_rope_append() -> Vec<Case> {
+    rotated("normed ", |case, index, rng| {
+        let Op::RopeAppend { heads, rot, style } = case.op else { return };
+        let k_dim = case.outputs[0].cols / heads;
+        case.op = Op::NormRopeAppend { eps: [1e-5, 1e-6][index % 2], heads, rot, style };
+        // Heads of different sizes, which the norms make one.
+        for input in &mut case.inputs[..2] {
+            for (i, head) in input.numbers.chunks_mut(k_dim).enumerate() {
+                head.iter_mut().for_each(|x| *x *= [1.0, 1e-2, 30.0][i % 3]);
+            }
+        }
+        case.weights = (0..2).map(|_| random(rng, DENSE[index / 2 % 3], &[k_dim])).collect();
+        // A normed element, by a weight and by a cosine of the order of 1/2.
+        case.magnitude = 0.5;
+    })
 }

@@ -1,7 +1,7 @@
-//! Cases of matmul and gate_up.
+//! Cases of matmul, gate_up and qkv.
 
 use portolan_device::DType;
-use portolan_weights::Encoding;
+use portolan_weights::{BlockScale, Element, Encoding};
 
 use super::{
     ROWS, case, made, selected, value,
@@ -103,6 +103,51 @@ pub(super) fn gate_up() -> Vec<Case> {
                 let size = magnitude(&case, k);
                 case.magnitude = if f == Activation::Relu2 { size.powi(3) } else { size.powi(2) };
                 cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
+/// Rows of the three matrices: fewer than a block takes, whole blocks, blocks that are not full, and so many that a wave
+/// takes several.
+const PARTS: [[usize; 3]; 4] = [[1, 3, 2], [32, 16, 16], [41, 8, 17], [4096, 512, 520]];
+
+pub(super) fn qkv() -> Vec<Case> {
+    // How a row of a matrix is summed is matmul's affair; here it is enough to see each kind of encoding.
+    let quantized = [
+        Encoding::Affine { bits: 4, group: 64, meta: DType::BF16 },
+        Encoding::Affine { bits: 4, group: 32, meta: DType::F16 },
+        Encoding::Affine { bits: 3, group: 32, meta: DType::F32 },
+        Encoding::Affine { bits: 8, group: 64, meta: DType::BF16 },
+        Encoding::TwoLevel { bits: 4, group: 32, minima: true },
+        Encoding::TwoLevel { bits: 6, group: 16, minima: false },
+        Encoding::FloatBlock { element: Element::E2M1, group: 32, scale: BlockScale::E8M0 },
+    ];
+    let mut cases = Vec::new();
+    for encoding in super::weights::DENSE.into_iter().chain(quantized) {
+        for rows in [0, 1, 2] {
+            for (i, parts) in PARTS.into_iter().enumerate() {
+                // Large matrices are cut as in a model whatever their encoding is; a few will do.
+                let large = parts[0] > 1000;
+                if large && !matches!(encoding, Encoding::Affine { group: 64, .. }) {
+                    continue;
+                }
+                let k = columns(encoding, i);
+                let biased = (cases.len() + rows) % 3 == 1;
+                let suffix = if biased { " bias" } else { "" };
+                let name = format!("{encoding} rows={rows} n={parts:?} k={k}{suffix}");
+                let mut rng = Rng::named(&name);
+                let x = value(&mut rng, rows, k, ValueType::Activation);
+                let outputs = parts.map(|n| made(n, ValueType::Activation)).to_vec();
+                let mut case = case(name, Op::Qkv, rows, vec![x], outputs);
+                case.weights = parts.map(|n| random(&mut rng, encoding, &[n, k])).to_vec();
+                if biased {
+                    let dtype = [DType::F32, DType::BF16, DType::F16][i % 3];
+                    case.weights.extend(parts.map(|n| random(&mut rng, Encoding::Dense(dtype), &[n])));
+                }
+                case.magnitude = magnitude(&case, k);
+                cases.push(if i == 1 { selected(case) } else { case });
             }
         }
     }

@@ -34,6 +34,8 @@ pub fn of(op: OpKind) -> Vec<Case> {
         OpKind::AddRmsNorm => rows::add_rms_norm(),
         OpKind::GateUp => matmul::gate_up(),
         OpKind::RopeAppend => attention::rope_append(),
+        OpKind::Qkv => matmul::qkv(),
+        OpKind::NormRopeAppend => attention::norm_rope_append(),
     }
 }
 

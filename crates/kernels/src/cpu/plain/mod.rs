@@ -87,7 +87,9 @@ pub(crate) fn variants(op: OpKind) -> &'static [Variant] {
         OpKind::SelectRows => &SELECT_ROWS,
         OpKind::QuantizeRows => &QUANTIZE_ROWS,
         OpKind::Argmax => &ARGMAX,
-        OpKind::AddRmsNorm | OpKind::GateUp | OpKind::RopeAppend => &[],
+        OpKind::AddRmsNorm | OpKind::GateUp | OpKind::RopeAppend | OpKind::Qkv | OpKind::NormRopeAppend => {
+            &[]
+        }
     }
 }
 

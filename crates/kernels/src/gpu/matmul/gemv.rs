@@ -6,7 +6,7 @@ use super::{Call, Defines, Launch, Product, StepShape, THREADS, call, number, sh
 
 /// Rows of a matrix that a wave takes: as many as share the reads of x and fit the registers, but no more than leave
 /// every compute unit a block. The sums do not depend on it.
-fn wave_rows(product: &Product, rows: usize, caps: &DeviceCaps) -> usize {
+pub(super) fn wave_rows(product: &Product, rows: usize, caps: &DeviceCaps) -> usize {
     let waves = caps.units.max(1) * THREADS / caps.wave_width.max(1) as usize;
     let lines = if rows > 4 { 2 } else { 4 };
     let most = lines / product.matrices;

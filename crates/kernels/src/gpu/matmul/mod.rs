@@ -1,6 +1,7 @@
-//! matmul and gate_up: `kernels-cuda/matmul_*.cu`.
+//! matmul, gate_up and qkv: `kernels-cuda/matmul_*.cu`.
 
 mod gemv;
+mod joined;
 mod units;
 
 use bytemuck::{Pod, Zeroable};
@@ -67,8 +68,10 @@ const fn kernel(file: &'static str, defines: DefinesOf, call: CallOf) -> GpuKern
 }
 
 pub(super) fn variants(op: OpKind, kind: DeviceKind) -> Vec<Variant> {
-    if !matches!(op, OpKind::Matmul | OpKind::GateUp) {
-        return Vec::new();
+    match op {
+        OpKind::Matmul | OpKind::GateUp => {}
+        OpKind::Qkv => return joined::variants(),
+        _ => return Vec::new(),
     }
     // Every gemv sums in one order, so that a row is the same to the last bit in all of them. That is what
     // "batch-invariant" asks of a slot; the other kernels sum in orders of their own.
@@ -168,7 +171,9 @@ impl Product {
     fn new(launch: &Launch) -> Self {
         let encoding = launch.weights.first().map_or(Encoding::Dense(DType::F32), |w| w.encoding);
         let matrices = if launch.op.kind() == OpKind::GateUp { 2 } else { 1 };
-        Product { n: launch.outputs[0].cols, k: launch.inputs[0].cols, matrices, encoding }
+        // Products that are joined count as one.
+        let n = launch.outputs.iter().map(|y| y.cols).sum();
+        Product { n, k: launch.inputs[0].cols, matrices, encoding }
     }
 }
 
@@ -185,7 +190,12 @@ fn shared_defines(launch: &Launch) -> Defines {
 }
 
 fn bias(launch: &Launch) -> Option<&portolan_weights::WeightTensor> {
-    if matches!(launch.op, Op::Matmul) { launch.weights.get(1) } else { None }
+    match launch.op {
+        Op::Matmul => launch.weights.get(1),
+        // The first of three, which are of one type.
+        Op::Qkv => launch.weights.get(3),
+        _ => None,
+    }
 }
 
 /// The number that `activate` of common.cuh has for a function.
