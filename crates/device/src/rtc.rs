@@ -91,11 +91,12 @@ impl Rtc {
     /// In words: that the file cannot be opened, or lacks a function.
     pub(crate) fn open(path: &Path, names: &RtcNames) -> Result<Self, String> {
         // SAFETY: a compiler's library runs constructors of its own when it is opened, and nothing of ours.
-        let library = unsafe { Library::new(path) }.map_err(|e| e.to_string())?;
+        let library = unsafe { Library::new(path) }.map_err(|e| with_cause(&e))?;
         macro_rules! function {
             ($name:ident: $kind:ty) => {
                 // SAFETY: the signature is the one of the library's public header, the same since its first version.
-                *unsafe { library.get::<$kind>(names.$name) }.map_err(|e| e.to_string())?
+                *unsafe { library.get::<$kind>(names.$name) }
+                    .map_err(|e| format!("it has no {}: {}", names.$name, with_cause(&e)))?
             };
         }
         let version_of = function!(version: VersionFn);
@@ -185,6 +186,14 @@ impl Rtc {
     }
 }
 
+/// An error and what caused it: the loader keeps the words of the system apart.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
 fn pointers_of(list: &[CString]) -> Vec<*const c_char> {
     list.iter().map(|s| s.as_ptr()).collect()
 }
@@ -218,4 +227,35 @@ pub(crate) fn python_folders(subfolders: &[&str]) -> Vec<PathBuf> {
     }
     found.retain(|folder| folder.is_dir());
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opening fails, and the words name each of `parts`.
+    #[track_caller]
+    fn check(path: &Path, parts: &[&str]) {
+        match Rtc::open(path, &NVRTC) {
+            Ok(rtc) => panic!("{} was taken for a compiler: {rtc:?}", path.display()),
+            Err(words) => {
+                assert!(parts.iter().all(|part| words.contains(part)), "{words:?} does not name {parts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_compiler_is_said_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("libnvrtc.so.13");
+        check(&missing, &["libnvrtc.so.13"]);
+        check(folder.path(), &[&folder.path().display().to_string()]);
+        std::fs::write(&missing, "no library").unwrap();
+        check(&missing, &["libnvrtc.so.13"]);
+        std::fs::write(&missing, "").unwrap();
+        check(&missing, &["libnvrtc.so.13"]);
+        // A library, and not this one.
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        check(Path::new("libc.so.6"), &["libc.so.6", "nvrtcVersion"]);
+    }
 }
