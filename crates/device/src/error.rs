@@ -42,8 +42,9 @@ pub enum DeviceError {
         /// What to install or to choose instead.
         advice: String,
     },
-    /// The device was lost (reset, unplugged, a kernel that faulted). Its sessions end; others go on.
-    #[error("{device} was lost: {reason}. Load the model again, or choose another --device")]
+    /// The device was lost (reset, unplugged, a kernel that faulted). Its sessions end; others go on. After a fault CUDA
+    /// takes no more work from the process, whatever is closed and opened again.
+    #[error("{device} was lost: {reason}. Start the program again, or choose another --device")]
     Lost {
         /// The device that is gone.
         device: DeviceId,

@@ -108,7 +108,8 @@ impl Rtc {
         macro_rules! function {
             ($name:ident: $kind:ty) => {
                 // SAFETY: the signature is the one of the library's public header, the same since its first version.
-                *unsafe { library.get::<$kind>(names.$name) }.map_err(|e| library_words(&e))?
+                *unsafe { library.get::<$kind>(names.$name) }
+                    .map_err(|e| format!("it has no {}: {}", names.$name, library_words(&e)))?
             };
         }
         let version_of = function!(version: VersionFn);
@@ -239,4 +240,35 @@ pub(crate) fn python_folders(subfolders: &[&str]) -> Vec<PathBuf> {
     }
     found.retain(|folder| folder.is_dir());
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opening fails, and the words name each of `parts`.
+    #[track_caller]
+    fn check(path: &Path, parts: &[&str]) {
+        match Rtc::open(path, &NVRTC) {
+            Ok(rtc) => panic!("{} was taken for a compiler: {rtc:?}", path.display()),
+            Err(words) => {
+                assert!(parts.iter().all(|part| words.contains(part)), "{words:?} does not name {parts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_compiler_is_said_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("libnvrtc.so.13");
+        check(&missing, &["libnvrtc.so.13"]);
+        check(folder.path(), &[&folder.path().display().to_string()]);
+        std::fs::write(&missing, "no library").unwrap();
+        check(&missing, &["libnvrtc.so.13"]);
+        std::fs::write(&missing, "").unwrap();
+        check(&missing, &["libnvrtc.so.13"]);
+        // A library, and not this one.
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        check(Path::new("libc.so.6"), &["libc.so.6", "nvrtcVersion"]);
+    }
 }

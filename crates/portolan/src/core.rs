@@ -232,13 +232,16 @@ impl Core {
     /// Loads a plan's weights. `progress` is told bytes done and bytes in all.
     pub fn load(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         plan.check_memory()?;
-        let mut runner = Runner::new(&plan.device, plan.limits)?;
-        let caches = Caches::new(&plan.device, plan.caches.clone())?;
+        let part = |part| move |error: Error| error.taking(part);
+        let runner = Runner::new(&plan.device, plan.limits).map_err(Error::from);
+        let mut runner = runner.map_err(part("the step buffers"))?;
+        let caches = Caches::new(&plan.device, plan.caches.clone()).map_err(part("the cache"))?;
         let mut loader = Loader::new(&plan.checkpoint, &plan.load, &plan.device, &ReadOptions::default())?;
         let weights = loader.weights()?;
         let started = Instant::now();
         let mut program =
-            Program::new(&mut runner, plan.activation, &plan.lowered, &plan.placement, &weights, &caches)?;
+            Program::new(&mut runner, plan.activation, &plan.lowered, &plan.placement, &weights, &caches)
+                .map_err(part("the workspace"))?;
         let prepare_time = started.elapsed();
         if plan.load_mode == LoadMode::Eager {
             loader.load_all(runner.stream(), progress)?;
@@ -383,13 +386,16 @@ impl Core {
         if self.pool.free() < needed {
             return Err(Error::CacheFull { needed, free: self.pool.free(), total: self.pool.total() });
         }
-        for step in batch {
-            self.grow(step.seq, step.tokens.len())?;
+        let ran = self.run(batch);
+        if ran.is_err() {
+            // Pages that were taken for the step go back: a fork would share them, and both would write to them.
+            for step in batch {
+                if let Some(sequence) = self.sequences.get_mut(&step.seq) {
+                    sequence.truncate(sequence.len(), &mut self.pool);
+                }
+            }
         }
-        let shape = self.fill_inputs(batch)?;
-        let padded = self.runner.bucket(shape);
-        self.inputs.pad(padded);
-        self.program.run(&mut self.runner, &self.inputs, padded, self.profile.as_mut())?;
+        let shape = ran?;
         for step in batch {
             if let Some(sequence) = self.sequences.get_mut(&step.seq) {
                 sequence.tokens.extend_from_slice(step.tokens);
@@ -398,6 +404,18 @@ impl Core {
                 }
             }
         }
+        Ok(shape)
+    }
+
+    /// Gives the sequences of a step their pages, and runs it.
+    fn run(&mut self, batch: &[SeqStep<'_>]) -> Result<StepShape> {
+        for step in batch {
+            self.grow(step.seq, step.tokens.len())?;
+        }
+        let shape = self.fill_inputs(batch)?;
+        let padded = self.runner.bucket(shape);
+        self.inputs.pad(padded);
+        self.program.run(&mut self.runner, &self.inputs, padded, self.profile.as_mut())?;
         Ok(shape)
     }
 

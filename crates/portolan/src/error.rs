@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 
-use portolan_weights::human_bytes;
+use portolan_device::DeviceError;
+use portolan_kernels::KernelError;
+use portolan_weights::{WeightError, human_bytes};
 
 /// What can go wrong in the engine.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,14 @@ pub enum Error {
         available: u64,
         /// The plan, item by item.
         plan: String,
+    },
+    /// A device that has no room for a part of the model, though the plan of memory said that it had, or was overruled.
+    #[error("no room for {part}: {source}. Ask for a smaller --context, or choose another --device")]
+    NoRoomFor {
+        /// What the memory was for.
+        part: &'static str,
+        /// [`DeviceError::OutOfMemory`].
+        source: DeviceError,
     },
     /// A layer keeps something that the engine has no cache for.
     #[error("{name}: the engine has no cache of kind {kind} yet")]
@@ -202,4 +212,33 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+}
+
+impl Error {
+    /// The device's own error, where that is the cause.
+    pub fn device_error(&self) -> Option<&DeviceError> {
+        match self {
+            Error::Device(error)
+            | Error::Kernel(KernelError::Device(error))
+            | Error::Weights(WeightError::Device(error))
+            | Error::NoRoomFor { source: error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The loss of the device, where that is the cause: whatever is asked of it from then on ends the same way.
+    pub fn device_lost(&self) -> Option<&DeviceError> {
+        self.device_error().filter(|error| matches!(error, DeviceError::Lost { .. }))
+    }
+
+    /// Says what a refused allocation was for.
+    pub(crate) fn taking(self, part: &'static str) -> Self {
+        match self {
+            Error::Device(source @ DeviceError::OutOfMemory { .. })
+            | Error::Kernel(KernelError::Device(source @ DeviceError::OutOfMemory { .. })) => {
+                Error::NoRoomFor { part, source }
+            }
+            other => other,
+        }
+    }
 }

@@ -74,10 +74,11 @@ impl Program {
             launch.check(runner.device().caps())?;
             tasks.push(Task::new(launch, lowered.rows, lowered.variants.clone()));
         }
-        runner.prepare(&mut tasks)?;
+        runner.prepare(&mut tasks).map_err(|error| Error::from(error).taking("the kernels' scratch"))?;
         let logits = graph.logits.ok_or(Error::Internal { what: "the graph has no logits" })?;
         let logits = view(logits)?;
-        let host_logits = runner.readback(logits.slice.len())?;
+        let host_logits = runner.readback(logits.slice.len()).map_err(Error::from);
+        let host_logits = host_logits.map_err(|error| error.taking("the logits on the host"))?;
         Ok(Program { tasks, uses, logits, host_logits, lazy: None })
     }
 

@@ -2,7 +2,8 @@ use std::{path::PathBuf, sync::OnceLock};
 
 use super::error::unavailable;
 use crate::{
-    DeviceCaps, DeviceError, KernelResources, KernelSource, Result, env, kernel_cache,
+    DeviceCaps, DeviceError, KernelResources, KernelSource, Result, env,
+    kernel_cache::{self, KernelCache},
     rtc::{NVRTC, Rtc, python_folders},
 };
 
@@ -117,17 +118,14 @@ pub(super) fn compile(caps: &DeviceCaps, source: &KernelSource<'_>) -> Result<Ve
     let options = options(&target);
     let version = format!("nvrtc {}.{}", rtc.version.0, rtc.version.1);
     let key = kernel_cache::key(&version, &options, source);
-    if let Some(code) = kernel_cache::get(&target, &key) {
-        return Ok(code);
-    }
-    let code = rtc.compile(source, &options).map_err(|log| DeviceError::Compile {
-        device: caps.id,
-        kernel: source.to_string(),
-        compiler: format!("{version} for {target}"),
-        log,
-    })?;
-    kernel_cache::put(&target, &key, &code);
-    Ok(code)
+    KernelCache::of(&target).get_or_compile(&key, || {
+        rtc.compile(source, &options).map_err(|log| DeviceError::Compile {
+            device: caps.id,
+            kernel: source.to_string(),
+            compiler: format!("{version} for {target}"),
+            log,
+        })
+    })
 }
 
 #[cfg(test)]

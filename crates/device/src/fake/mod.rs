@@ -4,6 +4,10 @@
 //! filled again too early is seen as wrong bytes. Any call can be made to fail. What a driver would answer with a
 //! crash (memory freed under a copy, or twice) is written down in [`FakeBackend::faults`].
 
+mod call;
+mod crash;
+mod faulty;
+mod kernel;
 mod stream;
 
 use std::{
@@ -12,47 +16,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
+pub use call::Call;
+pub use crash::crash;
+pub use faulty::{Fault, FaultKind, Faulty, Live};
+use kernel::FakeKernel;
 use stream::{FakeEvent, FakeStream};
 
 use crate::{
-    Device, DeviceCaps, DeviceError, DeviceId, DeviceKind, MemoryInfo, MemoryKind, Result, Slice,
-    backend::{Backend, EventBackend, RawMemory, StreamBackend},
+    Device, DeviceCaps, DeviceError, DeviceId, DeviceKind, KernelSource, MemoryInfo, MemoryKind, Result,
+    Slice,
+    backend::{Backend, EventBackend, KernelBackend, RawMemory, StreamBackend},
 };
-
-/// A call that can be made to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// An allocation of device memory.
-    Alloc,
-    /// An allocation of pinned memory.
-    Pin,
-    /// A copy handed to a stream.
-    Copy,
-    /// An upload of pageable bytes.
-    Upload,
-    /// A new event.
-    CreateEvent,
-    /// An event recorded.
-    Record,
-    /// A wait for an event, or a question after it.
-    WaitEvent,
-    /// A wait for a stream.
-    Synchronize,
-}
-
-impl Call {
-    /// All of them.
-    pub const ALL: [Call; 8] = [
-        Call::Alloc,
-        Call::Pin,
-        Call::Copy,
-        Call::Upload,
-        Call::CreateEvent,
-        Call::Record,
-        Call::WaitEvent,
-        Call::Synchronize,
-    ];
-}
 
 /// What the device is like.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +41,8 @@ pub struct FakeOptions {
     pub fail: Option<(Call, usize)>,
     /// The device is lost from the failure on: every later call fails as well.
     pub lost: bool,
+    /// It takes kernels and captures steps. They compute nothing: what they would write keeps its old bytes.
+    pub kernels: bool,
 }
 
 impl Default for FakeOptions {
@@ -77,6 +53,7 @@ impl Default for FakeOptions {
             events_lie: false,
             fail: None,
             lost: false,
+            kernels: false,
         }
     }
 }
@@ -177,7 +154,7 @@ impl FakeBackend {
     }
 
     /// Counts a call; an error where it is to fail.
-    fn call(&self, call: Call, name: &'static str) -> Result<()> {
+    fn call(&self, call: Call) -> Result<()> {
         let mut state = self.state();
         let count = state.calls.entry(call).or_default();
         let now = *count;
@@ -195,7 +172,11 @@ impl FakeBackend {
         match call {
             Call::Alloc => Err(out_of_memory(device, MemoryKind::Device, 0, None)),
             Call::Pin => Err(out_of_memory(device, MemoryKind::Pinned, 0, None)),
-            _ => Err(DeviceError::Failed { device, call: name, reason: "it was told to fail".to_owned() }),
+            _ => Err(DeviceError::Failed {
+                device,
+                call: call.name(),
+                reason: "it was told to fail".to_owned(),
+            }),
         }
     }
 }
@@ -242,7 +223,7 @@ impl Backend for FakeBackend {
 
     fn alloc(&self, len: usize, kind: MemoryKind) -> Result<RawMemory> {
         let host_sees = kind != MemoryKind::Device;
-        self.call(if host_sees { Call::Pin } else { Call::Alloc }, "alloc")?;
+        self.call(if host_sees { Call::Pin } else { Call::Alloc })?;
         let mut state = self.state();
         let most = if host_sees { self.options.pinned_bytes } else { self.options.device_bytes };
         let free = most.saturating_sub(state.bytes_of(kind));
@@ -279,11 +260,19 @@ impl Backend for FakeBackend {
     }
 
     fn create_event(&self) -> Result<Box<dyn EventBackend>> {
-        self.call(Call::CreateEvent, "create_event")?;
+        self.call(Call::CreateEvent)?;
         Ok(Box::new(FakeEvent {
             backend: self.clone(),
             after: Mutex::new(None),
             seen: AtomicBool::new(true),
         }))
+    }
+
+    fn load_kernel(&self, _: &KernelSource<'_>) -> Result<Box<dyn KernelBackend>> {
+        if !self.options.kernels {
+            return Err(DeviceError::Unsupported { device: self.caps.id, what: "device code" });
+        }
+        self.call(Call::LoadKernel)?;
+        Ok(Box::new(FakeKernel))
     }
 }

@@ -5,10 +5,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{Call, CopyWork, FakeBackend};
+use super::{
+    Call, CopyWork, FakeBackend,
+    kernel::{FakeGraph, FakeKernel},
+};
 use crate::{
-    DeviceError, Result, Slice,
-    backend::{EventBackend, StreamBackend},
+    DeviceError, LaunchConfig, Result, Slice,
+    backend::{EventBackend, GraphBackend, KernelBackend, StreamBackend},
 };
 
 #[derive(Debug)]
@@ -23,9 +26,19 @@ impl FakeStream {
     }
 }
 
+impl Drop for FakeStream {
+    /// A driver's stream ends its work before it is gone. A device that only loads leaves this out, so that whoever frees
+    /// memory under a copy is seen even where the stream went first.
+    fn drop(&mut self) {
+        if self.backend.options.kernels {
+            self.run_all();
+        }
+    }
+}
+
 impl StreamBackend for FakeStream {
     unsafe fn copy(&self, dst: &Slice, src: &Slice) -> Result<()> {
-        self.backend.call(Call::Copy, "copy")?;
+        self.backend.call(Call::Copy)?;
         let mut state = self.backend.state();
         state.numbers += 1;
         let place = |slice: &Slice| (slice.buffer().device_addr(), slice.offset());
@@ -35,7 +48,7 @@ impl StreamBackend for FakeStream {
     }
 
     unsafe fn upload(&self, dst: &Slice, src: &[u8]) -> Result<()> {
-        self.backend.call(Call::Upload, "upload")?;
+        self.backend.call(Call::Upload)?;
         self.run_all();
         let mut state = self.backend.state();
         let place = state.memory.get_mut(&dst.buffer().device_addr());
@@ -63,7 +76,7 @@ impl StreamBackend for FakeStream {
     }
 
     fn record(&self, event: &dyn EventBackend) -> Result<()> {
-        self.backend.call(Call::Record, "record")?;
+        self.backend.call(Call::Record)?;
         let number = self.backend.state().numbers;
         if let Some(event) = event.as_any().downcast_ref::<FakeEvent>() {
             *event.after.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.number, number));
@@ -77,9 +90,31 @@ impl StreamBackend for FakeStream {
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.backend.call(Call::Synchronize, "synchronize")?;
+        self.backend.call(Call::Synchronize)?;
         self.run_all();
         Ok(())
+    }
+
+    unsafe fn launch(&self, kernel: &dyn KernelBackend, _: &LaunchConfig, _: &[u8]) -> Result<()> {
+        if kernel.as_any().downcast_ref::<FakeKernel>().is_none() {
+            return Err(self.no_kernels());
+        }
+        self.backend.call(Call::Launch)
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        if !self.backend.options.kernels {
+            return Err(self.no_graphs());
+        }
+        self.backend.call(Call::BeginCapture)
+    }
+
+    fn end_capture(&self) -> Result<Box<dyn GraphBackend>> {
+        if !self.backend.options.kernels {
+            return Err(self.no_graphs());
+        }
+        self.backend.call(Call::EndCapture)?;
+        Ok(Box::new(FakeGraph { backend: self.backend.clone() }))
     }
 
     fn no_graphs(&self) -> DeviceError {
@@ -101,12 +136,12 @@ pub(super) struct FakeEvent {
 
 impl EventBackend for FakeEvent {
     fn is_complete(&self) -> Result<bool> {
-        self.backend.call(Call::WaitEvent, "is_complete")?;
+        self.backend.call(Call::WaitEvent)?;
         Ok(self.backend.options.events_lie || self.seen.load(Ordering::SeqCst))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.backend.call(Call::WaitEvent, "synchronize")?;
+        self.backend.call(Call::WaitEvent)?;
         if self.backend.options.events_lie {
             return Ok(());
         }

@@ -8,7 +8,8 @@ use super::{
     sys::Hip,
 };
 use crate::{
-    DeviceError, DeviceId, KernelSource, Result, env, kernel_cache,
+    DeviceError, DeviceId, KernelSource, Result, env,
+    kernel_cache::{self, KernelCache},
     rtc::{HIPRTC, Rtc},
 };
 
@@ -132,17 +133,14 @@ pub(super) fn compile(device: DeviceId, arch: &Arch, source: &KernelSource<'_>) 
     let opened = checked(arch)?;
     let (rtc, options) = (&opened.rtc, options(arch));
     let key = kernel_cache::key(&opened.identity, &options, source);
-    if let Some(code) = kernel_cache::get(&arch.base, &key) {
-        return Ok(code);
-    }
-    let code = rtc.compile(source, &options).map_err(|log| DeviceError::Compile {
-        device,
-        kernel: source.to_string(),
-        compiler: format!("hiprtc {}.{} for {}", rtc.version.0, rtc.version.1, arch.target()),
-        log,
-    })?;
-    kernel_cache::put(&arch.base, &key, &code);
-    Ok(code)
+    KernelCache::of(&arch.base).get_or_compile(&key, || {
+        rtc.compile(source, &options).map_err(|log| DeviceError::Compile {
+            device,
+            kernel: source.to_string(),
+            compiler: format!("hiprtc {}.{} for {}", rtc.version.0, rtc.version.1, arch.target()),
+            log,
+        })
+    })
 }
 
 #[cfg(test)]

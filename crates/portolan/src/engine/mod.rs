@@ -26,7 +26,7 @@ pub use generation::{FinishReason, Generation, GenerationStats, Piece, Summary};
 pub use request::GenerateOptions;
 pub use session::Session;
 
-use crate::{Error, LoadOptions, Result, loader};
+use crate::{Error, LoadOptions, Plan, Result, loader};
 use request::{Command, Request};
 use worker::Worker;
 
@@ -119,11 +119,15 @@ impl Engine {
         progress: &mut dyn loader::Progress,
     ) -> Result<Self> {
         portolan_device::env::warn_unknown();
-        let plan = loader::plan(path, options)?;
+        Self::from_plan(loader::plan(path, options)?, progress)
+    }
+
+    /// Loads what was planned: for a program that chooses the device itself, or looks at the plan first.
+    pub fn from_plan(plan: Plan, progress: &mut dyn loader::Progress) -> Result<Self> {
         let texts = loader::texts(&plan.checkpoint);
         let core = loader::load_core(&plan, progress)?;
         let info = ModelInfo {
-            path: path.to_owned(),
+            path: plan.checkpoint.path.clone(),
             family: plan.model.family.name,
             context: plan.context,
             vocab: core.vocab(),

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, TryRecvError};
 
+use portolan_device::DeviceError;
 use portolan_kernels::PAGE_TOKENS;
 
 use super::{
@@ -16,11 +17,14 @@ pub(super) struct Worker {
     /// In the order in which they came.
     requests: Vec<Request>,
     stopping: bool,
+    /// The loss of the device. From then on every request is refused with it: nothing that is asked of the device can
+    /// go well again, and what it may still do to its memory nobody knows.
+    lost: Option<DeviceError>,
 }
 
 impl Worker {
     pub(super) fn new(core: Core, commands: Receiver<Command>) -> Self {
-        Worker { core, commands, requests: Vec::new(), stopping: false }
+        Worker { core, commands, requests: Vec::new(), stopping: false, lost: None }
     }
 
     pub(super) fn run(mut self) {
@@ -58,8 +62,12 @@ impl Worker {
         }
     }
 
-    /// Takes a request, or refuses one that the cache could not hold even alone: it would wait for ever.
+    /// Takes a request, or refuses it: one that the cache could not hold even alone would wait for ever.
     fn accept(&mut self, request: Request) {
+        if let Some(lost) = &self.lost {
+            request.fail(lost.clone().into());
+            return;
+        }
         let (_, _, total) = self.core.pages();
         let need = request.known() + 1;
         if need.div_ceil(PAGE_TOKENS) > total {
@@ -148,6 +156,10 @@ impl Worker {
         let batch: Vec<SeqStep<'_>> =
             rows.iter().map(|(_, seq, tokens, want)| SeqStep { seq: *seq, tokens, want: *want }).collect();
         if let Err(error) = self.core.step(&batch) {
+            if let Some(lost) = error.device_lost().cloned() {
+                self.lose(lost);
+                return Vec::new();
+            }
             // The first hears the error itself, the others that it ended them.
             let mut failed: Vec<usize> = rows.iter().map(|(index, ..)| *index).collect();
             let reason = error.to_string();
@@ -179,6 +191,19 @@ impl Worker {
         }
         ended.sort_unstable();
         ended
+    }
+
+    /// The device is gone: ends every request, those too that were not in the step.
+    fn lose(&mut self, lost: DeviceError) {
+        tracing::error!("{lost}");
+        for request in self.requests.drain(..) {
+            if let Some(seq) = request.seq {
+                self.core.discard(seq);
+            }
+            request.fail(lost.clone().into());
+        }
+        self.core.clear_prefixes();
+        self.lost = Some(lost);
     }
 
     /// Takes requests out; what they computed stays findable as a prefix.
