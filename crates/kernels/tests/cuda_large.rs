@@ -224,5 +224,5 @@ fn a_case_at_the_end_of_large_buffers_gives_its_own_bytes() {
             });
         }
     }
-    assert!(checked >= 20, "{checked} variants");
+    assert!(checked >= 15, "{checked} variants");
 }

@@ -14,7 +14,7 @@ use cudarc::driver::{
 use super::{device::Context, error::failed};
 use crate::{DeviceError, KernelResources, KernelSource, Result, backend::KernelBackend};
 
-/// Shared memory that a block may take without being asked for.
+/// Shared memory that a block may take without being asked for: what the kernel declares and what a launch adds.
 const PLAIN_SHARED: u32 = 48 << 10;
 
 /// A function of a loaded module.
@@ -65,7 +65,7 @@ impl CudaKernel {
             shared: attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
             local: attribute(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
         };
-        let allowed_shared = AtomicU32::new(PLAIN_SHARED);
+        let allowed_shared = AtomicU32::new(PLAIN_SHARED.saturating_sub(resources.shared));
         Ok(CudaKernel {
             context,
             module,
