@@ -73,7 +73,7 @@ fn text_and_cli_are_narrower() {
 #[test]
 fn test_crates_are_for_tests_and_tools_for_nobody() {
     check_edge("portolan-kernels", "dev-dependencies", "portolan-testkit", &[]);
-    check_edge("portolan-device", "dev-dependencies", "portolan-hip-emu", &[]);
+    check_edge("portolan-device", "dev-dependencies", "hip-emu", &[]);
     check_edge("xtask", "dependencies", "portolan-testkit", &[]);
     let want = "portolan-kernels: its normal dependency on portolan-testkit breaks the layers: only tests may depend on it";
     check_edge("portolan-kernels", "dependencies", "portolan-testkit", &[want]);
