@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan_device::{DType, Device, DeviceKind};
+use portolan_device::{DType, Device, DeviceKind, WorkingMemory};
 use portolan_kernels::{
     Graph, PortPolicy, StepShape,
     exec::{Runner, StepInputs, StepLimits},
@@ -71,6 +71,8 @@ pub struct Plan {
     pub(crate) limits: StepLimits,
     pub(crate) activation: DType,
     pub(crate) load_mode: LoadMode,
+    /// Where the plan has put what is no weight.
+    pub(crate) working: WorkingMemory,
     pub(crate) device: Device,
 }
 
@@ -128,7 +130,7 @@ impl Plan {
         let placement = place(&lowered, limits, activation);
         let caches = CacheLayout::new(&graph.caches, cache_dtype, cache_tokens)?;
         let logits_bytes = limits.selected * graph.vocab * 4;
-        let memory = memory_plan(device, &load, &placement, &caches, limits, logits_bytes)?;
+        let (memory, working) = memory_plan(device, &load, &placement, &caches, limits, logits_bytes)?;
         Ok(Plan {
             checkpoint,
             load,
@@ -140,6 +142,7 @@ impl Plan {
             limits,
             activation,
             load_mode: options.load,
+            working,
             device: device.clone(),
             model,
         })
@@ -232,13 +235,14 @@ impl Core {
     /// Loads a plan's weights. `progress` is told bytes done and bytes in all.
     pub fn load(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         plan.check_memory()?;
-        let mut runner = Runner::new(&plan.device, plan.limits)?;
-        let caches = Caches::new(&plan.device, plan.caches.clone())?;
+        let mut runner = Runner::new(&plan.device, plan.limits, &plan.working)?;
+        let caches = Caches::new(&plan.device, plan.caches.clone(), plan.working.caches)?;
         let mut loader = Loader::new(&plan.checkpoint, &plan.load, &plan.device, &ReadOptions::default())?;
         let weights = loader.weights()?;
+        let workspace = (&plan.placement, plan.working.workspace);
         let started = Instant::now();
         let mut program =
-            Program::new(&mut runner, plan.activation, &plan.lowered, &plan.placement, &weights, &caches)?;
+            Program::new(&mut runner, plan.activation, &plan.lowered, workspace, &weights, &caches)?;
         let prepare_time = started.elapsed();
         if plan.load_mode == LoadMode::Eager {
             loader.load_all(runner.stream(), progress)?;
