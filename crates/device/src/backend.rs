@@ -16,7 +16,7 @@ use std::{fmt::Debug, ptr::NonNull, sync::Arc};
 
 use crate::{
     DeviceCaps, DeviceError, KernelResources, KernelSource, LaunchConfig, MemoryInfo, MemoryKind, Result,
-    Slice, cpu::Team,
+    Slice, cpu::Team, rocm::memory_sources::MemorySources,
 };
 
 /// One allocation, as a backend hands it out. Not an owner: [`crate::Buffer`] is.
@@ -51,6 +51,11 @@ pub trait Backend: Send + Sync + Debug {
             MemoryKind::Device => self.memory_info(),
             MemoryKind::Pinned | MemoryKind::Mapped => Ok(crate::cpu::host_memory()),
         }
+    }
+
+    /// What each source says of the memory that the device can use, where there are several that speak of several pools.
+    fn memory_sources(&self) -> Option<MemorySources> {
+        None
     }
 
     /// Takes `len > 0` bytes, aligned to 256. The content is undefined, but memory that the host sees is

@@ -9,7 +9,7 @@ use crate::{
     backend::Backend,
     cpu::{CpuBackend, CpuOptions, Team},
     cuda::CudaBackend,
-    rocm::RocmBackend,
+    rocm::{RocmBackend, memory_sources::MemorySources},
 };
 
 /// Free and total bytes of a pool.
@@ -77,6 +77,12 @@ impl Device {
     /// Free and total memory of the pool that a kind of memory comes from. Pools may overlap, as on an integrated GPU.
     pub fn pool_info(&self, kind: MemoryKind) -> Result<MemoryInfo> {
         self.backend.pool_info(kind)
+    }
+
+    /// What each source says of the memory that the device can use, where there are several that speak of several pools:
+    /// those of an AMD GPU.
+    pub fn memory_sources(&self) -> Option<MemorySources> {
+        self.backend.memory_sources()
     }
 
     /// Free and total memory of the host, whatever this device is.

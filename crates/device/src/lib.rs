@@ -30,6 +30,7 @@ pub mod fake;
 mod kernel;
 mod kernel_cache;
 mod memory;
+mod placement;
 pub mod rocm;
 mod rtc;
 mod staging;
@@ -42,6 +43,7 @@ pub use dtype::DType;
 pub use error::DeviceError;
 pub use kernel::{Kernel, KernelResources, KernelSource, LaunchConfig};
 pub use memory::{Buffer, MemoryKind, Slice};
+pub use placement::{WorkingBytes, WorkingMemory};
 pub use staging::{SlotPart, StagingCounters, StagingOptions, StagingPool, StagingSlot, Transfer};
 pub use stream::{Event, Graph, Stream};
 

@@ -95,3 +95,21 @@ fn mapped_memory_is_the_hosts_bounded_by_what_the_gpu_maps() {
     check(None, false, 120, "MemAvailable");
     check(None, true, 120, "MemAvailable");
 }
+
+#[test]
+fn rocm_5444_the_runtimes_pool_is_the_hosts_memory_or_what_the_firmware_set_aside() {
+    let info = |gib: u64, source| MemoryInfo { free: gib * GIB, total: gib * GIB, source };
+    let host = info(120, "MemAvailable");
+    let check = |runtime: Option<u64>, vram: Option<u64>, expected: bool| {
+        let runtime = runtime.map(|gib| info(gib, "hipMemGetInfo"));
+        let vram = vram.map(|gib| info(gib, "mem_info_vram"));
+        let sources = MemorySources { runtime, vram, gtt: None, host };
+        assert_eq!(sources.device_is_host_memory(), expected, "{runtime:?}, {vram:?}");
+        assert_eq!(sources.found().len(), 1 + usize::from(runtime.is_some()) + usize::from(vram.is_some()));
+    };
+    check(Some(62), Some(62), false);
+    check(Some(61), Some(62), false);
+    check(Some(62), Some(4), true);
+    check(Some(62), None, true);
+    check(None, Some(4), true);
+}

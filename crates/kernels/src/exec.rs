@@ -6,7 +6,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use portolan_device::{Buffer, Device, DeviceError, DeviceKind, Graph, MemoryKind, Slice, Stream, env};
+use portolan_device::{
+    Buffer, Device, DeviceError, DeviceKind, Graph, MemoryKind, Slice, Stream, WorkingMemory, env,
+};
 
 use crate::{
     KernelError, Launch, Result, StepBuffers, StepShape, View,
@@ -121,6 +123,8 @@ pub struct Runner {
 #[derive(Debug)]
 struct Gpu {
     programs: GpuPrograms,
+    /// What scratch is taken from.
+    scratch_kind: MemoryKind,
     /// By file of device code, so that what one kernel counts is not another's scratch.
     scratch: HashMap<&'static str, Slice>,
     graphs: HashMap<StepShape, Graph>,
@@ -129,9 +133,9 @@ struct Gpu {
 }
 
 impl Runner {
-    /// Takes the step buffers from the device.
-    pub fn new(device: &Device, limits: StepLimits) -> Result<Self> {
-        let buffer = device.alloc(limits.bytes(), MemoryKind::Device)?;
+    /// Takes the step buffers, from the kind of memory that a plan gave them. Scratch is taken from its own later.
+    pub fn new(device: &Device, limits: StepLimits, memory: &WorkingMemory) -> Result<Self> {
+        let buffer = device.alloc(limits.bytes(), memory.step)?;
         let mut offset = 0;
         let mut take = |n: usize| -> Result<Slice> {
             let slice = buffer.slice(offset, n * 4)?;
@@ -154,6 +158,7 @@ impl Runner {
             .then(|| -> Result<Gpu> {
                 Ok(Gpu {
                     programs: GpuPrograms::new(device),
+                    scratch_kind: memory.scratch,
                     scratch: HashMap::new(),
                     graphs: HashMap::new(),
                     capture: env::switch("PORTOLAN_GRAPHS")? != Some(false),
@@ -197,7 +202,8 @@ impl Runner {
             }
         }
         for (file, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
-            gpu.scratch.insert(file, gpu.programs.scratch(&self.stream, bytes)?);
+            let room = gpu.programs.scratch(&self.stream, bytes, gpu.scratch_kind)?;
+            gpu.scratch.insert(file, room);
         }
         for task in tasks.iter_mut() {
             let file = task.variants.iter().find_map(|(_, v)| {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan_device::{DType, Device, DeviceKind};
+use portolan_device::{DType, Device, DeviceKind, WorkingMemory};
 use portolan_kernels::{
     Graph, PortPolicy, StepShape,
     exec::{Runner, StepInputs, StepLimits},
@@ -71,6 +71,8 @@ pub struct Plan {
     pub(crate) limits: StepLimits,
     pub(crate) activation: DType,
     pub(crate) load_mode: LoadMode,
+    /// Where the plan has put what is no weight.
+    pub(crate) working: WorkingMemory,
     pub(crate) device: Device,
 }
 
@@ -128,7 +130,7 @@ impl Plan {
         let placement = place(&lowered, limits, activation);
         let caches = CacheLayout::new(&graph.caches, cache_dtype, cache_tokens)?;
         let logits_bytes = limits.selected * graph.vocab * 4;
-        let memory = memory_plan(device, &load, &placement, &caches, limits, logits_bytes)?;
+        let (memory, working) = memory_plan(device, &load, &placement, &caches, limits, logits_bytes)?;
         Ok(Plan {
             checkpoint,
             load,
@@ -140,6 +142,7 @@ impl Plan {
             limits,
             activation,
             load_mode: options.load,
+            working,
             device: device.clone(),
             model,
         })
@@ -233,14 +236,16 @@ impl Core {
     pub fn load(plan: &Plan, progress: &mut dyn FnMut(u64, u64)) -> Result<Self> {
         plan.check_memory()?;
         let part = |part| move |error: Error| error.taking(part);
-        let runner = Runner::new(&plan.device, plan.limits).map_err(Error::from);
+        let runner = Runner::new(&plan.device, plan.limits, &plan.working).map_err(Error::from);
         let mut runner = runner.map_err(part("the step buffers"))?;
-        let caches = Caches::new(&plan.device, plan.caches.clone()).map_err(part("the cache"))?;
+        let caches =
+            Caches::new(&plan.device, plan.caches.clone(), plan.working.caches).map_err(part("the cache"))?;
         let mut loader = Loader::new(&plan.checkpoint, &plan.load, &plan.device, &ReadOptions::default())?;
         let weights = loader.weights()?;
+        let workspace = (&plan.placement, plan.working.workspace);
         let started = Instant::now();
         let mut program =
-            Program::new(&mut runner, plan.activation, &plan.lowered, &plan.placement, &weights, &caches)
+            Program::new(&mut runner, plan.activation, &plan.lowered, workspace, &weights, &caches)
                 .map_err(part("the workspace"))?;
         let prepare_time = started.elapsed();
         if plan.load_mode == LoadMode::Eager {

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use portolan_device::{Device, DeviceChoice, DeviceError, DeviceId, DeviceKind, cpu::CpuOptions, env};
+use portolan_device::{Device, DeviceChoice, DeviceId, DeviceKind, cpu::CpuOptions, cuda, env, rocm};
+use portolan_kernels::{OpKind, has_kernel_port};
 use portolan_text::{ChatTemplates, GgufVocab, Tokenizer};
 use portolan_weights::{Checkpoint, ConfigSource, gguf::Metadata};
 
@@ -48,25 +49,28 @@ fn device(id: DeviceId, options: &LoadOptions) -> Result<Device> {
     match id.kind {
         DeviceKind::Cpu => cpu(options),
         DeviceKind::Cuda => Ok(Device::cuda(id.ordinal)?),
-        kind => Err(DeviceError::Unavailable {
-            kind,
-            reason: "this version has no kernels for it yet".to_owned(),
-            advice: "Take --device cpu".to_owned(),
-        }
-        .into()),
+        DeviceKind::Rocm => Ok(Device::rocm(id.ordinal)?),
     }
 }
 
-fn automatic(path: &Path, options: &LoadOptions) -> Result<Plan> {
-    let gpus = match portolan_device::cuda::count() {
-        Ok(count) => count,
-        Err(error) => {
-            tracing::debug!("the model runs on the CPU: {error}");
-            0
+/// The GPUs that `auto` tries, in this order: NVIDIA's, then AMD's. A kind that no kernel is there for, or whose runtime
+/// is not there, has none.
+fn gpus() -> Vec<DeviceId> {
+    let mut gpus = Vec::new();
+    let with_kernels = |kind: &DeviceKind| has_kernel_port(OpKind::Embed, *kind);
+    for kind in [DeviceKind::Cuda, DeviceKind::Rocm].into_iter().filter(with_kernels) {
+        let count = if kind == DeviceKind::Cuda { cuda::count() } else { rocm::count() };
+        match count {
+            Ok(count) => gpus.extend((0..count).map(|ordinal| DeviceId { kind, ordinal })),
+            Err(error) => tracing::debug!("the model does not run on {kind}: {error}"),
         }
-    };
-    for ordinal in 0..gpus {
-        let found = Device::cuda(ordinal).map_err(Error::from).and_then(|gpu| {
+    }
+    gpus
+}
+
+fn automatic(path: &Path, options: &LoadOptions) -> Result<Plan> {
+    for id in gpus() {
+        let found = device(id, options).and_then(|gpu| {
             let plan = Plan::new(path, &gpu, options)?;
             // A GPU that is too small is passed by, whatever PORTOLAN_MEMORY_GUARD says: the CPU may have the room.
             match plan.memory.shortage() {
@@ -87,7 +91,7 @@ fn automatic(path: &Path, options: &LoadOptions) -> Result<Plan> {
                 return Ok(plan);
             }
             // What is wrong with the checkpoint is wrong on the CPU too, and is told from there.
-            Err(error) => tracing::warn!("cuda:{ordinal} is not taken: {error}"),
+            Err(error) => tracing::warn!("{id} is not taken: {error}"),
         }
     }
     Plan::new(path, &cpu(options)?, options)
@@ -173,5 +177,30 @@ fn gguf_vocab(metadata: &Metadata) -> GgufVocab {
         add_space_prefix: metadata.bool(&key("add_space_prefix")),
         chat_template: metadata.str("tokenizer.chat_template").map(str::to_owned),
         named_chat_templates,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use portolan_device::DeviceError;
+
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_refused_in_the_words_of_its_own_runtime() {
+        for kind in [DeviceKind::Cuda, DeviceKind::Rocm] {
+            // No machine has so many: the number is wrong even where the runtime is there.
+            let error = device(DeviceId { kind, ordinal: 9999 }, &LoadOptions::default()).map(drop);
+            let Err(Error::Device(DeviceError::Unavailable { kind: found, .. })) = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(*found, kind);
+        }
+    }
+
+    #[test]
+    fn auto_asks_no_runtime_whose_kernels_are_not_there() {
+        assert!(gpus().iter().all(|gpu| has_kernel_port(OpKind::Matmul, gpu.kind)));
     }
 }

@@ -43,11 +43,11 @@ impl Program {
         runner: &mut Runner,
         activation: DType,
         lowered: &Lowered,
-        placement: &Placement,
+        (placement, memory): (&Placement, MemoryKind),
         weights: &[WeightTensor],
         caches: &Caches,
     ) -> Result<Self> {
-        let workspace = runner.device().alloc(placement.bytes, MemoryKind::Device)?.whole();
+        let workspace = runner.device().alloc(placement.bytes, memory)?.whole();
         let graph = &lowered.graph;
         let view = |value: portolan_kernels::ValueId| -> Result<View> {
             let info = graph.value(value);
@@ -153,7 +153,7 @@ pub(crate) type OpTimes = BTreeMap<(OpKind, &'static str), (usize, Duration)>;
 /// Compiles the kernels of a plan, without its weights or caches: they take no memory of the device. Gives how many.
 pub(crate) fn warm(plan: &crate::Plan) -> Result<usize> {
     let programs = GpuPrograms::new(&plan.device);
-    let runner = Runner::new(&plan.device, plan.limits)?;
+    let runner = Runner::new(&plan.device, plan.limits, &plan.working)?;
     // What decides a kernel is shapes and types; where the numbers would lie does not matter, since nothing runs.
     let nothing = plan.device.alloc(256, MemoryKind::Device)?.whole();
     let graph = &plan.lowered.graph;

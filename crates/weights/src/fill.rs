@@ -92,13 +92,14 @@ pub(crate) fn add_tasks<'m>(
     }
 }
 
-/// Runs the tasks on some threads; this one reports, or does it all where there is to be one.
+/// Runs the tasks on some threads; this one reports, or does it all where there is to be one. `used_before`: the memory
+/// may begin with what its last user left, as a GPU's does, and not with zeros.
 pub(crate) fn run(
     checkpoint: &Checkpoint,
     tensors: &[PlannedTensor],
     files: &[WeightFile],
     mut tasks: Vec<Task<'_>>,
-    readers: usize,
+    (readers, used_before): (usize, bool),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ReadStats> {
     // What cannot be cut goes first, so that no thread is left alone with it at the end.
@@ -106,7 +107,13 @@ pub(crate) fn run(
     let total = tasks.iter().map(Task::bytes).sum();
     let threads = readers.clamp(1, tasks.len().max(1));
     let one = |reader: &mut RowReader<'_>, task: &mut Task<'_>| match tensors.get(task.tensor) {
-        Some(tensor) => perform(reader, tensor, task.first, task.rows, &mut task.out),
+        Some(tensor) => {
+            // A layout may leave gaps, which in fresh memory are zero.
+            if used_before && tensor.request.repack.is_some() {
+                task.out.iter_mut().for_each(|plane| plane.fill(0));
+            }
+            perform(reader, tensor, task.first, task.rows, &mut task.out)
+        }
         None => Ok(()),
     };
     let mut done = 0;

@@ -21,6 +21,7 @@ mod fill;
 pub mod gguf;
 mod load;
 mod loader;
+mod memory_advice;
 mod memory_plan;
 mod mlx;
 mod pack;

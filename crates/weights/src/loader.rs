@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use portolan_device::{Device, StagingOptions, Stream, WeightArena};
+use portolan_device::{Device, DeviceKind, StagingOptions, Stream, WeightArena};
 
 use crate::{
     Checkpoint, ConfigSource, LoadOptions, LoadPlan, LoadTransferStats, PlannedTensor, Result, WeightError,
@@ -175,7 +175,9 @@ impl Loader {
                 add_tasks(&mut tasks, index, tensor, range);
             }
         }
-        let read = run(&self.checkpoint, &self.tensors, &self.files, tasks, self.readers, progress)?;
+        // The CPU's memory comes from the kernel, zeroed.
+        let how = (self.readers, self.device.caps().kind() != DeviceKind::Cpu);
+        let read = run(&self.checkpoint, &self.tensors, &self.files, tasks, how, progress)?;
         self.stats.add_reads(&read, self.readers);
         for tensor in wanted.iter().filter_map(|&i| self.tensors.get(i)) {
             match is_direct(&self.checkpoint, tensor) {

@@ -26,6 +26,7 @@ use crate::{
     Device, DeviceCaps, DeviceError, DeviceId, DeviceKind, KernelSource, MemoryInfo, MemoryKind, Result,
     Slice,
     backend::{Backend, EventBackend, KernelBackend, RawMemory, StreamBackend},
+    rocm::memory_sources::MemorySources,
 };
 
 /// What the device is like.
@@ -93,6 +94,8 @@ struct State {
 pub struct FakeBackend {
     caps: DeviceCaps,
     options: FakeOptions,
+    /// Of an integrated GPU: what its sources say before anything is taken, and whether it has managed memory.
+    apu: Option<(MemorySources, bool)>,
     state: Arc<Mutex<State>>,
 }
 
@@ -109,7 +112,36 @@ impl FakeBackend {
             units: 1,
         };
         let state = State { next_addr: 1 << 40, ..State::default() };
-        FakeBackend { caps, options, state: Arc::new(Mutex::new(state)) }
+        FakeBackend { caps, options, apu: None, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// An integrated GPU, which calls itself `rocm:0` and a gfx1151. Each pool has what the sources say, less what was
+    /// taken of its kind; `managed` says whether it offers managed memory. The sources themselves stay as they are.
+    pub fn apu(sources: MemorySources, managed: bool) -> Self {
+        let mut fake = FakeBackend::new(FakeOptions::default());
+        fake.caps.id.kind = DeviceKind::Rocm;
+        fake.caps.arch = "gfx1151".to_owned();
+        fake.caps.integrated = true;
+        fake.apu = Some((sources, managed));
+        fake
+    }
+
+    /// What there is of a kind in all.
+    fn pool(&self, kind: MemoryKind) -> MemoryInfo {
+        let told = |bytes: usize| MemoryInfo { free: bytes as u64, total: bytes as u64, source: "fake" };
+        match (&self.apu, kind) {
+            (Some((sources, _)), MemoryKind::Device) => sources.runtime.unwrap_or(told(0)),
+            (Some((sources, managed)), MemoryKind::Mapped) => sources.mapped(*managed),
+            (Some((sources, _)), MemoryKind::Pinned) => sources.mapped(false),
+            (None, MemoryKind::Device) => told(self.options.device_bytes),
+            (None, _) => told(self.options.pinned_bytes),
+        }
+    }
+
+    /// What is left of a kind.
+    fn left(&self, state: &State, kind: MemoryKind) -> MemoryInfo {
+        let pool = self.pool(kind);
+        MemoryInfo { free: pool.free.saturating_sub(state.bytes_of(kind) as u64), ..pool }
     }
 
     /// A handle to it. This object goes on telling what the handle's users did.
@@ -216,19 +248,27 @@ impl Backend for FakeBackend {
     }
 
     fn memory_info(&self) -> Result<MemoryInfo> {
-        let used = self.bytes_of(MemoryKind::Device) as u64;
-        let total = self.options.device_bytes as u64;
-        Ok(MemoryInfo { free: total.saturating_sub(used), total, source: "fake" })
+        Ok(self.left(&self.state(), MemoryKind::Device))
+    }
+
+    fn pool_info(&self, kind: MemoryKind) -> Result<MemoryInfo> {
+        match (&self.apu, kind) {
+            (None, MemoryKind::Pinned | MemoryKind::Mapped) => Ok(Device::host_memory()),
+            _ => Ok(self.left(&self.state(), kind)),
+        }
+    }
+
+    fn memory_sources(&self) -> Option<MemorySources> {
+        self.apu.as_ref().map(|(sources, _)| *sources)
     }
 
     fn alloc(&self, len: usize, kind: MemoryKind) -> Result<RawMemory> {
         let host_sees = kind != MemoryKind::Device;
         self.call(if host_sees { Call::Pin } else { Call::Alloc })?;
         let mut state = self.state();
-        let most = if host_sees { self.options.pinned_bytes } else { self.options.device_bytes };
-        let free = most.saturating_sub(state.bytes_of(kind));
-        if len > free {
-            return Err(out_of_memory(self.caps.id, kind, len, Some(free as u64)));
+        let free = self.left(&state, kind).free;
+        if len as u64 > free {
+            return Err(out_of_memory(self.caps.id, kind, len, Some(free)));
         }
         // Device memory starts with what the last user left there.
         let mut memory = Memory { kind, bytes: vec![0xa5; len] };

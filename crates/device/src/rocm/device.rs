@@ -190,11 +190,6 @@ impl RocmBackend {
     pub fn arch(&self) -> &Arch {
         &self.arch
     }
-
-    /// What every source says of the memory that the GPU can use.
-    pub fn memory_sources(&self) -> MemorySources {
-        memory::sources(&self.context)
-    }
 }
 
 impl Backend for RocmBackend {
@@ -208,6 +203,10 @@ impl Backend for RocmBackend {
 
     fn pool_info(&self, kind: MemoryKind) -> Result<MemoryInfo> {
         memory::pool(&self.context, kind)
+    }
+
+    fn memory_sources(&self) -> Option<MemorySources> {
+        Some(memory::sources(&self.context))
     }
 
     fn alloc(&self, len: usize, kind: MemoryKind) -> Result<RawMemory> {

@@ -36,6 +36,21 @@ impl MemorySources {
             _ => self.host,
         }
     }
+
+    /// Whether an integrated GPU's `hipMalloc` takes from the host's memory, and not from what the firmware set aside:
+    /// so it is where the runtime counts more than that. Where nobody says how much it is, the answer is the careful
+    /// one, that no byte be counted as free twice.
+    pub fn device_is_host_memory(&self) -> bool {
+        match (self.runtime, self.vram) {
+            (Some(runtime), Some(vram)) => runtime.total > vram.total,
+            _ => true,
+        }
+    }
+
+    /// Each count that was found, for a report.
+    pub fn found(&self) -> Vec<MemoryInfo> {
+        [self.runtime, self.vram, self.gtt, Some(self.host)].into_iter().flatten().collect()
+    }
 }
 
 /// The root of sysfs: `/sys`, or what `PORTOLAN_SYSFS_ROOT` names.

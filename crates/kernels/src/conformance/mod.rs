@@ -21,7 +21,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use portolan_device::{DType, Device, DeviceKind, Stream, cpu::Team};
+use portolan_device::{DType, Device, DeviceKind, MemoryKind, Stream, cpu::Team};
 use portolan_weights::Layout;
 
 pub use compare::{Failure, Worst};
@@ -359,7 +359,7 @@ pub fn run_variant(
         (Entry::Gpu(kernel), _) => {
             let bytes = target.programs.scratch_bytes(kernel, launch, shape);
             if bytes > 0 && launch.scratch.as_ref().is_none_or(|s| s.len() < bytes) {
-                launch.scratch = Some(target.programs.scratch(target.stream, bytes)?);
+                launch.scratch = Some(target.programs.scratch(target.stream, bytes, MemoryKind::Device)?);
             }
             let prepared = target.programs.prepare(&[(kernel, launch)])?;
             for prepared in prepared {

@@ -144,9 +144,9 @@ impl GpuPrograms {
         })?)
     }
 
-    /// Room for kernels' own use, zeroed.
-    pub fn scratch(&self, stream: &Stream, bytes: usize) -> Result<Slice> {
-        let slice = self.device.alloc(bytes, MemoryKind::Device)?.whole();
+    /// Room for kernels' own use, zeroed, of a kind of memory that kernels reach.
+    pub fn scratch(&self, stream: &Stream, bytes: usize, kind: MemoryKind) -> Result<Slice> {
+        let slice = self.device.alloc(bytes, kind)?.whole();
         // SAFETY: the memory is new.
         unsafe { stream.fill(&slice, 0) }?;
         Ok(slice)

@@ -73,13 +73,13 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    pub(crate) fn new(device: &Device, layout: CacheLayout) -> Result<Self> {
+    /// Takes the memory, of the kind that a plan gave it.
+    pub(crate) fn new(device: &Device, layout: CacheLayout, memory: MemoryKind) -> Result<Self> {
         let mut views = Vec::with_capacity(layout.caches.len());
         for cache in &layout.caches {
             let (k, v) = layout.page_bytes(cache.kind);
-            let take = |bytes: usize| {
-                device.alloc(bytes.saturating_mul(layout.pages), MemoryKind::Device).map(|b| b.whole())
-            };
+            let take =
+                |bytes: usize| device.alloc(bytes.saturating_mul(layout.pages), memory).map(|b| b.whole());
             views.push(CacheView {
                 kind: cache.kind,
                 dtype: layout.dtype,

@@ -130,7 +130,16 @@ impl Report {
             .memory
             .pools
             .iter()
-            .map(|p| json!({"name": p.name, "available": p.available, "source": p.source}))
+            .map(|p| {
+                let within = p.within.and_then(|outer| self.memory.pools.get(outer)).map(|p| &p.name);
+                json!({"name": p.name, "available": p.available, "source": p.source, "within": within})
+            })
+            .collect();
+        let sources: Vec<Value> = self
+            .memory
+            .sources
+            .iter()
+            .map(|s| json!({"source": s.source, "free": s.free, "total": s.total}))
             .collect();
         let sizes: serde_json::Map<String, Value> =
             self.sizes.iter().map(|(name, size)| (name.replace(' ', "_"), json!(size))).collect();
@@ -146,7 +155,9 @@ impl Report {
             "context": self.context,
             "tensors": kinds,
             "unused": {"tensors": self.unused.0, "bytes": self.unused.1},
-            "memory": {"items": items, "pools": pools, "fits": self.memory.shortage().is_none()},
+            "memory": {
+                "items": items, "pools": pools, "sources": sources, "fits": self.memory.shortage().is_none(),
+            },
             "tokenizer": self.tokenizer.as_ref().ok(),
             "tokenizer_error": self.tokenizer.as_ref().err(),
             "chat_templates": self.templates,

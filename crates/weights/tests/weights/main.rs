@@ -1,6 +1,7 @@
 //! Checkpoints opened and loaded through the public interface, on the CPU device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod apu;
 mod bad_gguf;
 mod bad_safetensors;
 mod expressions;
