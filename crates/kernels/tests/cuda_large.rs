@@ -14,6 +14,9 @@ use portolan_weights::Layout;
 /// More elements than an i32 counts.
 const ELEMENTS: usize = (1 << 31) + (1 << 24);
 
+/// A large launch, its step, and how many bytes of each output's end to compare, if not all that the small one has.
+type Enlarged = (Launch, StepShape, Option<usize>);
+
 struct Large {
     device: Device,
     placer: Placer,
@@ -149,10 +152,7 @@ fn a_case_at_the_end_of_large_buffers_gives_its_own_bytes() {
     let placer = Placer::new(&device, activation).unwrap();
     let large = Large { placer, programs: GpuPrograms::new(&device), device };
     let mut checked = 0;
-    let mut check = |op: OpKind,
-                     case: &Case,
-                     what: &str,
-                     make: &dyn Fn(&Launch) -> (Launch, StepShape, Option<usize>)| {
+    let mut check = |op: OpKind, case: &Case, what: &str, make: &dyn Fn(&Launch) -> Enlarged| {
         let small = large.placer.place(case, Layout::Planes).unwrap().launch;
         let weights = portolan_kernels::conformance::place::weight_specs(case, Layout::Planes);
         let spec = case.spec(&weights, activation);

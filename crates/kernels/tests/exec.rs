@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use portolan_device::{DType, Device, DeviceKind, MemoryKind, cpu::CpuOptions};
+use portolan_device::{DType, Device, DeviceKind, MemoryKind, WorkingMemory, cpu::CpuOptions};
 use portolan_kernels::{
     Launch, Op, RowSet, StepShape, ValueType, Variant, View, chart,
     exec::{Runner, StepLimits, Task},
@@ -16,7 +16,7 @@ const LIMITS: StepLimits = StepLimits { rows: 4, selected: 4, seqs: 1, pages: 1 
 #[track_caller]
 fn check(rows: usize, expected: [&str; 2], result: f32) {
     let device = Device::cpu(&CpuOptions { threads: 1 }).unwrap();
-    let mut runner = Runner::new(&device, LIMITS).unwrap();
+    let mut runner = Runner::new(&device, LIMITS, &WorkingMemory::default()).unwrap();
     let view = |number: f32| {
         let mut buffer = device.alloc(4 * LIMITS.rows, MemoryKind::Device).unwrap();
         let numbers = [number; LIMITS.rows];
