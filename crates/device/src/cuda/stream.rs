@@ -47,10 +47,13 @@ impl CudaStream {
     /// Whether the driver knows an address of the host as pinned, so that a copy from it would not be staged.
     fn is_pinned(&self, host: *const u8) -> bool {
         let mut kind = 0u32;
-        let which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        // SAFETY: an integer is written; an address that the driver does not know is an error and no more.
-        let asked = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), which, host as u64) };
-        asked == sys::CUresult::CUDA_SUCCESS
+        let mut which = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        let mut data = (&raw mut kind).cast::<c_void>();
+        // This call, unlike the one for a single attribute, is no error for an address that the driver does not know: it
+        // leaves a zero.
+        // SAFETY: one attribute, an integer, is written.
+        let asked = unsafe { sys::cuPointerGetAttributes(1, &mut which, &mut data, host as u64) };
+        asked == sys::CUresult::CUDA_SUCCESS && kind != 0
     }
 }
 
