@@ -1,7 +1,7 @@
 //! Kernels of GPUs: how a launch of the graph becomes a text to compile and a grid to launch.
 //!
 //! A GPU's variant is a [`GpuKernel`]: a file of device code, an entry point, the defines that make it serve a launch,
-//! and the grid and arguments of a step. CUDA and ROCm share these; what differs is the text (see [`sources`]).
+//! and the grid and arguments of a step. CUDA and ROCm share these; what differs is the text (`sources.rs`).
 //! Arguments are one `#[repr(C)]` struct, whose size the device code asserts against `ARGS_SIZE`. Nothing in them
 //! changes from step to step but the numbers of rows, which a captured graph fixes: it is kept by [`StepShape`].
 
