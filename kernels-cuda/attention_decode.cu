@@ -19,24 +19,12 @@
 // MOST: chunks of a row at most. ALONE: with so few groups a row has one chunk, since a merge costs more than another
 // turn. BLOCKS: of a multiprocessor. SHARED_BYTES: of dynamic shared memory.
 // ALIGNED: 1 where the cache's keys and values begin at multiples of 16 bytes, and the output at one of 4.
+#include "attention.cuh"
 #include "attention_decode.cuh"
-
-struct Args {
-    u64 q; // [rows, heads * K_DIM]
-    u64 y; // [rows, heads * V_DIM]
-    // COUNTERS zeros, which stay zeros between launches, then for each item and split PARTIAL floats.
-    u64 scratch;
-    Step step;
-    Cache cache;
-    u32 rows;
-    u32 splits;
-    u32 window; // positions that a row sees; 0xffffffff for all
-    float scale;
-};
-static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 
 constexpr int STEP_TOKENS = WARPS * TOKENS;
 constexpr int TILES = (GROUP + TILE - 1) / TILE;
+// Scratch: COUNTERS, then for each item and split PARTIAL floats.
 constexpr int COUNTERS = 16384;
 
 // The sums of a chunk, four columns at a time.

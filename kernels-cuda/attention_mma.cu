@@ -13,20 +13,8 @@
 // X_T, Y_T: types of q and of the output. C_T: f16 or bf16, of the cache. K_DIM, V_DIM: elements of a head, multiples
 // of 16. GROUP: query heads a kv head. WARPS: warps of a block. TOKENS: 32 or 64. BLOCKS: of a multiprocessor.
 // ALIGNED: 1 where the cache's keys and values begin at multiples of 16 bytes, and the output at one of 4.
-#include "common.cuh"
+#include "attention.cuh"
 
-struct Args {
-    u64 q; // [rows, heads * K_DIM]
-    u64 y; // [rows, heads * V_DIM]
-    u64 scratch;
-    Step step;
-    Cache cache;
-    u32 rows;
-    u32 splits;
-    u32 window; // positions that a row sees; 0xffffffff for all
-    float scale;
-};
-static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
 static_assert(LANES == 32, "the matrix units of 32 lanes");
 
 constexpr int THREADS = 32 * WARPS;

@@ -9,21 +9,7 @@
 // X_T, Y_T, C_T: types of q, of the output and of the cache. K_DIM, V_DIM: elements of a head.
 // GROUP: query heads a kv head. TILE: query heads a block. SPLIT: positions of a chunk, and threads of a block.
 // ALIGNED: 1 where the cache's keys and values begin at multiples of 16 bytes.
-#include "common.cuh"
-
-struct Args {
-    u64 q; // [rows, heads * K_DIM]
-    u64 y; // [rows, heads * V_DIM]
-    // COUNTERS zeros, which stay zeros between launches, then for each item and split (TILE * V_DIM + 2 * TILE) floats.
-    u64 scratch;
-    Step step;
-    Cache cache;
-    u32 rows;
-    u32 splits;
-    u32 window; // positions that a row sees; 0xffffffff for all
-    float scale;
-};
-static_assert(sizeof(Args) == ARGS_SIZE, "the arguments differ from the host's");
+#include "attention.cuh"
 
 constexpr int TEAM = 32;
 constexpr int TEAMS = SPLIT / PAGE_TOKENS;
@@ -31,6 +17,7 @@ constexpr int THREADS = TEAMS * TEAM;
 constexpr int TILES = (GROUP + TILE - 1) / TILE;
 constexpr int COLUMNS = TILE * V_DIM;
 constexpr int PER_THREAD = (COLUMNS + THREADS - 1) / THREADS;
+// Scratch: COUNTERS, then for each item and split (TILE * V_DIM + 2 * TILE) floats.
 constexpr int COUNTERS = 16384;
 // Chunks whose partial sums a thread reads at once.
 constexpr int BATCH = PER_THREAD >= 8 ? 1 : 8 / PER_THREAD;

@@ -31,6 +31,7 @@ mod graph;
 mod launch;
 mod op;
 pub mod rope;
+mod takes;
 
 pub use chart::{Decline, OpSpec, PortPolicy, Variant, has_kernel_port, select_port};
 pub use chart_docs::{PortRow, PortVariant, ports_md, ports_table};

@@ -15,7 +15,8 @@ macro_rules! files {
 
 /// What CUDA's kernels include.
 const CUDA_HEADERS: &[File] = files!(
-    "kernels-cuda": "dialect.cuh", "common.cuh", "vectors.cuh", "weights.cuh", "matmul.cuh", "attention_decode.cuh",
+    "kernels-cuda": "dialect.cuh", "common.cuh", "vectors.cuh", "weights.cuh", "matmul.cuh", "attention.cuh",
+    "attention_decode.cuh",
     "rope.cuh",
 );
 

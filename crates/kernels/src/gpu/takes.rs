@@ -1,12 +1,11 @@
-//! What kernels of GPUs take before any limit of their own: what is legal, in the layout of the planes.
+//! What kernels of GPUs take before any limit of their own, and the types of what they read.
 
-use portolan_device::{DType, DeviceCaps};
-use portolan_weights::{Encoding, Layout};
+use portolan_device::DType;
 
-use crate::{
-    CacheKind, Decline, Launch, Op, ValueType, View,
-    chart::{OpSpec, WeightSpec},
+pub(super) use crate::takes::{
+    Answer, attention, cache_append, check, embed, floats, matmul, pages, rms_norm, rope, weights,
 };
+use crate::{Launch, ValueType, View};
 
 /// The type of a value's elements on the launch's device.
 pub(super) fn value_dtype(view: &View, launch: &Launch) -> DType {
@@ -14,83 +13,4 @@ pub(super) fn value_dtype(view: &View, launch: &Launch) -> DType {
         ValueType::Activation => launch.activation,
         ValueType::I32 | ValueType::Q8Rows | ValueType::F32 => DType::F32,
     }
-}
-
-pub(super) type Answer = Result<(), Decline>;
-
-pub(super) fn check(holds: bool, reason: Decline) -> Answer {
-    if holds { Ok(()) } else { Err(reason) }
-}
-
-/// Inputs of floats.
-pub(super) fn floats(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
-    check(matches!(spec.input, ValueType::Activation | ValueType::F32), Decline::Dtype)
-}
-
-fn weight(w: &WeightSpec) -> Answer {
-    let numbers = match w.encoding {
-        Encoding::Dense(dtype) => dtype.is_float(),
-        Encoding::Foreign(_) => false,
-        _ => true,
-    };
-    check(numbers && w.layout == Layout::Planes, Decline::Dtype)?;
-    let k = w.shape.last().copied().unwrap_or(0);
-    check(k.is_multiple_of(w.encoding.row_multiple()), Decline::Shape)
-}
-
-pub(super) fn weights(spec: &OpSpec<'_>) -> Answer {
-    spec.weights.iter().try_for_each(weight)
-}
-
-fn columns_agree(spec: &OpSpec<'_>) -> Answer {
-    let k = spec.weights.first().and_then(|w| w.shape.last()).copied();
-    check(k == Some(spec.input_cols), Decline::Shape)
-}
-
-pub(super) fn embed(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
-    weights(spec)
-}
-
-pub(super) fn rms_norm(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
-    floats(spec, caps)?;
-    weights(spec)?;
-    let Op::RmsNorm { width, .. } = *spec.op else { return Err(Decline::Shape) };
-    check(width > 0 && spec.input_cols.is_multiple_of(width), Decline::Shape)
-}
-
-pub(super) fn matmul(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
-    floats(spec, caps)?;
-    weights(spec)?;
-    columns_agree(spec)
-}
-
-pub(super) fn rope(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
-    floats(spec, caps)?;
-    let Op::Rope { heads, head_dim, rot, .. } = *spec.op else { return Err(Decline::Shape) };
-    let fits = rot.is_multiple_of(2) && rot <= head_dim && heads * head_dim == spec.input_cols;
-    check(fits, Decline::Shape)
-}
-
-pub(super) fn pages(spec: &OpSpec<'_>) -> Result<(usize, usize), Decline> {
-    match spec.cache {
-        Some((CacheKind::Paged { kv_heads, k_dim, .. }, DType::F32 | DType::F16 | DType::BF16)) => {
-            Ok((kv_heads, k_dim))
-        }
-        Some((CacheKind::Paged { .. }, _)) => Err(Decline::Dtype),
-        _ => Err(Decline::Shape),
-    }
-}
-
-pub(super) fn cache_append(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
-    floats(spec, caps)?;
-    let (kv_heads, k_dim) = pages(spec)?;
-    check(kv_heads * k_dim == spec.input_cols, Decline::Shape)
-}
-
-pub(super) fn attention(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
-    floats(spec, caps)?;
-    let (kv_heads, k_dim) = pages(spec)?;
-    let Op::Attention { heads, .. } = *spec.op else { return Err(Decline::Shape) };
-    let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads) && heads * k_dim == spec.input_cols;
-    check(fits, Decline::Shape)
 }

@@ -13,7 +13,6 @@ mod norm;
 mod quantize;
 mod rope;
 mod rows;
-mod takes;
 
 pub(crate) use quantize::quantize_row;
 
@@ -22,6 +21,7 @@ use portolan_device::DeviceCaps;
 use crate::{
     Decline, OpKind,
     chart::{CpuKernel, Entry, OpSpec, Variant},
+    takes,
 };
 
 type Takes = fn(&OpSpec<'_>, &DeviceCaps) -> Result<(), Decline>;

@@ -1,4 +1,4 @@
-//! What the plain kernels take: everything that is legal, in the layout of the planes.
+//! What is legal, in the layout of the planes: all that the plain kernels of the CPU take, and where other kernels begin.
 
 use portolan_device::{DType, DeviceCaps};
 use portolan_weights::{Encoding, Layout};
@@ -8,14 +8,14 @@ use crate::{
     chart::{OpSpec, WeightSpec},
 };
 
-type Answer = Result<(), Decline>;
+pub(crate) type Answer = Result<(), Decline>;
 
-fn check(holds: bool, reason: Decline) -> Answer {
+pub(crate) fn check(holds: bool, reason: Decline) -> Answer {
     if holds { Ok(()) } else { Err(reason) }
 }
 
-/// Inputs of f32.
-pub(super) fn floats(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
+/// Inputs of floats.
+pub(crate) fn floats(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
     check(matches!(spec.input, ValueType::Activation | ValueType::F32), Decline::Dtype)
 }
 
@@ -30,7 +30,7 @@ fn weight(w: &WeightSpec) -> Answer {
     check(k.is_multiple_of(w.encoding.row_multiple()), Decline::Shape)
 }
 
-fn weights(spec: &OpSpec<'_>) -> Answer {
+pub(crate) fn weights(spec: &OpSpec<'_>) -> Answer {
     spec.weights.iter().try_for_each(weight)
 }
 
@@ -39,41 +39,41 @@ fn columns_agree(spec: &OpSpec<'_>) -> Answer {
     check(k == Some(spec.input_cols), Decline::Shape)
 }
 
-pub(super) fn embed(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
+pub(crate) fn embed(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
     weights(spec)
 }
 
-pub(super) fn rms_norm(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+pub(crate) fn rms_norm(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     floats(spec, caps)?;
     weights(spec)?;
     let Op::RmsNorm { width, .. } = *spec.op else { return Err(Decline::Shape) };
     check(width > 0 && spec.input_cols.is_multiple_of(width), Decline::Shape)
 }
 
-pub(super) fn matmul(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+pub(crate) fn matmul(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     floats(spec, caps)?;
     weights(spec)?;
     columns_agree(spec)
 }
 
-pub(super) fn matmul_q8(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
+pub(crate) fn matmul_q8(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
     check(spec.input == ValueType::Q8Rows, Decline::Dtype)?;
     weights(spec)?;
     columns_agree(spec)
 }
 
-pub(super) fn rope_table(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
+pub(crate) fn rope_table(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
     check(matches!(spec.op, Op::RopeTable { .. }), Decline::Shape)
 }
 
-pub(super) fn rope(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+pub(crate) fn rope(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     floats(spec, caps)?;
     let Op::Rope { heads, head_dim, rot, .. } = *spec.op else { return Err(Decline::Shape) };
     let fits = rot.is_multiple_of(2) && rot <= head_dim && heads * head_dim == spec.input_cols;
     check(fits, Decline::Shape)
 }
 
-fn pages(spec: &OpSpec<'_>) -> Result<(usize, usize), Decline> {
+pub(crate) fn pages(spec: &OpSpec<'_>) -> Result<(usize, usize), Decline> {
     match spec.cache {
         Some((CacheKind::Paged { kv_heads, k_dim, .. }, DType::F32 | DType::F16 | DType::BF16)) => {
             Ok((kv_heads, k_dim))
@@ -83,13 +83,13 @@ fn pages(spec: &OpSpec<'_>) -> Result<(usize, usize), Decline> {
     }
 }
 
-pub(super) fn cache_append(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+pub(crate) fn cache_append(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     floats(spec, caps)?;
     let (kv_heads, k_dim) = pages(spec)?;
     check(kv_heads * k_dim == spec.input_cols, Decline::Shape)
 }
 
-pub(super) fn attention(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
+pub(crate) fn attention(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     floats(spec, caps)?;
     let (kv_heads, k_dim) = pages(spec)?;
     let Op::Attention { heads, .. } = *spec.op else { return Err(Decline::Shape) };
