@@ -7,7 +7,7 @@ use std::{
 
 use portolan_device::{DType, MemoryKind, Slice};
 use portolan_kernels::{
-    GpuPrograms, Launch, OpKind, StepShape, View,
+    CacheDecl, CacheView, GpuPrograms, Launch, Node, OpKind, StepShape, ValueId, View,
     exec::{Readback, Runner, StepInputs, Task},
 };
 use portolan_weights::{LoadTransferStats, Loader, WeightTensor};
@@ -49,7 +49,7 @@ impl Program {
     ) -> Result<Self> {
         let workspace = runner.device().alloc(placement.bytes, memory)?.whole();
         let graph = &lowered.graph;
-        let view = |value: portolan_kernels::ValueId| -> Result<View> {
+        let view = |value: ValueId| -> Result<View> {
             let info = graph.value(value);
             let (offset, len) = placement.ranges[value.index()]
                 .ok_or(Error::Internal { what: "a value that nothing makes is read" })?;
@@ -59,18 +59,7 @@ impl Program {
         let mut tasks = Vec::with_capacity(lowered.nodes.len());
         let uses = lowered.nodes.iter().map(|n| n.node.weights.iter().map(|w| w.index()).collect()).collect();
         for lowered in &lowered.nodes {
-            let node = &lowered.node;
-            let launch = Launch {
-                op: node.op.clone(),
-                scope: node.scope.clone(),
-                activation,
-                inputs: node.inputs.iter().map(|&v| view(v)).collect::<Result<_>>()?,
-                weights: node.weights.iter().map(|w| weights[w.index()].clone()).collect(),
-                cache: node.cache.map(|c| caches.views[c.index()].clone()),
-                outputs: node.outputs.iter().map(|&v| view(v)).collect::<Result<_>>()?,
-                step: runner.step_buffers(),
-                scratch: None,
-            };
+            let launch = launch_of(&lowered.node, activation, runner, weights, &caches.views, &view)?;
             launch.check(runner.device().caps())?;
             tasks.push(Task::new(launch, lowered.rows, lowered.variants.clone()));
         }
@@ -147,6 +136,28 @@ impl Program {
     }
 }
 
+/// A node with its values, weights and cache in their places.
+fn launch_of(
+    node: &Node,
+    activation: DType,
+    runner: &Runner,
+    weights: &[WeightTensor],
+    caches: &[CacheView],
+    view: &dyn Fn(ValueId) -> Result<View>,
+) -> Result<Launch> {
+    Ok(Launch {
+        op: node.op.clone(),
+        scope: node.scope.clone(),
+        activation,
+        inputs: node.inputs.iter().map(|&v| view(v)).collect::<Result<_>>()?,
+        weights: node.weights.iter().map(|w| weights[w.index()].clone()).collect(),
+        cache: node.cache.map(|c| caches[c.index()].clone()),
+        outputs: node.outputs.iter().map(|&v| view(v)).collect::<Result<_>>()?,
+        step: runner.step_buffers(),
+        scratch: None,
+    })
+}
+
 /// By op and variant: launches and time.
 pub(crate) type OpTimes = BTreeMap<(OpKind, &'static str), (usize, Duration)>;
 
@@ -157,37 +168,31 @@ pub(crate) fn warm(plan: &crate::Plan) -> Result<usize> {
     // What decides a kernel is shapes and types; where the numbers would lie does not matter, since nothing runs.
     let nothing = plan.device.alloc(256, MemoryKind::Device)?.whole();
     let graph = &plan.lowered.graph;
-    let view = |value: portolan_kernels::ValueId| {
+    let view = |value: ValueId| {
         let info = graph.value(value);
-        View { slice: nothing.clone(), rows: info.rows, cols: info.cols, dtype: info.dtype }
+        Ok(View { slice: nothing.clone(), rows: info.rows, cols: info.cols, dtype: info.dtype })
     };
-    let weight = |id: &portolan_kernels::WeightId| WeightTensor {
-        name: graph.weights[id.index()].name.clone(),
-        shape: graph.weights[id.index()].shape.clone(),
-        encoding: plan.load.tensors[id.index()].resolved.encoding,
-        layout: plan.lowered.layouts[id.index()],
-        planes: vec![nothing.clone(); 4],
-    };
-    let cache = |id: portolan_kernels::CacheId| portolan_kernels::CacheView {
-        kind: graph.caches[id.index()].kind,
+    let weights = graph.weights.iter().zip(&plan.load.tensors).zip(&plan.lowered.layouts);
+    let weights: Vec<WeightTensor> = weights
+        .map(|((weight, tensor), &layout)| WeightTensor {
+            name: weight.name.clone(),
+            shape: weight.shape.clone(),
+            encoding: tensor.resolved.encoding,
+            layout,
+            planes: vec![nothing.clone(); 4],
+        })
+        .collect();
+    let cache = |cache: &CacheDecl| CacheView {
+        kind: cache.kind,
         dtype: plan.caches.dtype(),
         k: nothing.clone(),
         v: nothing.clone(),
         pages: 1,
     };
-    let launches: Vec<Launch> = (plan.lowered.nodes.iter())
-        .map(|LoweredNode { node, .. }| Launch {
-            op: node.op.clone(),
-            scope: node.scope.clone(),
-            activation: plan.activation,
-            inputs: node.inputs.iter().map(|&v| view(v)).collect(),
-            weights: node.weights.iter().map(weight).collect(),
-            cache: node.cache.map(cache),
-            outputs: node.outputs.iter().map(|&v| view(v)).collect(),
-            step: runner.step_buffers(),
-            scratch: None,
-        })
-        .collect();
+    let caches: Vec<CacheView> = graph.caches.iter().map(cache).collect();
+    let launches = (plan.lowered.nodes.iter())
+        .map(|LoweredNode { node, .. }| launch_of(node, plan.activation, &runner, &weights, &caches, &view))
+        .collect::<Result<Vec<_>>>()?;
     let wanted: Vec<_> = (plan.lowered.nodes.iter().zip(&launches))
         .flat_map(|(node, launch)| {
             node.variants.iter().filter_map(move |(_, v)| Some((v.entry.gpu()?, launch)))

@@ -47,6 +47,16 @@ pub struct GpuKernel {
     pub scratch: fn(&Launch, StepShape, &DeviceCaps) -> usize,
 }
 
+impl GpuKernel {
+    /// All that its text is compiled with for a launch: its own defines, and those that every text counts on.
+    pub(crate) fn all_defines(&self, launch: &Launch, caps: &DeviceCaps) -> Defines {
+        let mut defines = (self.defines)(launch, caps);
+        defines.push(("ARGS_SIZE", self.args_size.to_string()));
+        defines.push(("LANES", caps.wave_width.to_string()));
+        defines
+    }
+}
+
 /// Bytes of scratch that the kernels of a program ask for at most, all together.
 pub const MOST_SCRATCH: u64 = 96 << 20;
 

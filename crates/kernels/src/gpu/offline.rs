@@ -63,9 +63,7 @@ pub fn wanted(caps: &DeviceCaps, activations: &[DType], keep: &dyn Fn(&Case) -> 
                 }
                 let launch = placer.place(&case, Layout::Planes)?.launch;
                 for (variant, kernel) in taking {
-                    let mut defines = (kernel.defines)(&launch, caps);
-                    defines.push(("ARGS_SIZE", kernel.args_size.to_string()));
-                    defines.push(("LANES", caps.wave_width.to_string()));
+                    let defines = kernel.all_defines(&launch, caps);
                     let Some((file, _)) = sources::file(caps.kind(), kernel.file) else { continue };
                     found.insert(Wanted { op, variant: variant.name, file, entry: kernel.entry, defines });
                 }

@@ -123,10 +123,7 @@ impl GpuPrograms {
     }
 
     fn key(&self, kernel: &'static GpuKernel, launch: &Launch) -> Key {
-        let caps = self.device.caps();
-        let mut defines = (kernel.defines)(launch, caps);
-        defines.push(("ARGS_SIZE", kernel.args_size.to_string()));
-        defines.push(("LANES", caps.wave_width.to_string()));
+        let defines = kernel.all_defines(launch, self.device.caps());
         Key { file: kernel.file, entry: kernel.entry, defines }
     }
 
@@ -178,10 +175,5 @@ impl Prepared {
         config.overlap = shape.rows <= MOST_OVERLAPPED_ROWS && device.caps().has_feature("overlap");
         // SAFETY: the caller's promise; the struct is the kernel's own, which its text asserts.
         Ok(unsafe { stream.launch_kernel(&self.loaded, &config, call.args.as_bytes()) }?)
-    }
-
-    /// What it takes of the device.
-    pub fn resources(&self) -> portolan_device::KernelResources {
-        self.loaded.resources()
     }
 }
