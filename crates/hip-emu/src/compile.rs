@@ -42,17 +42,24 @@ pub(crate) struct Program {
     pub(crate) code: Vec<u8>,
 }
 
+/// What the hash FNV-1a begins with.
+const FNV: u64 = 0xcbf2_9ce4_8422_2325;
+
+const fn fnv(bytes: &[u8], mut hash: u64) -> u64 {
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01b3);
+        i += 1;
+    }
+    hash
+}
+
 /// FNV-1a of the headers: code that was compiled with others does not fit.
 pub(crate) const fn fingerprint() -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut hash = FNV;
     let mut i = 0;
     while i < HEADERS.len() {
-        let bytes = HEADERS[i].1.as_bytes();
-        let mut j = 0;
-        while j < bytes.len() {
-            hash = (hash ^ bytes[j] as u64).wrapping_mul(0x0100_0000_01b3);
-            j += 1;
-        }
+        hash = fnv(HEADERS[i].1.as_bytes(), hash);
         i += 1;
     }
     hash
@@ -62,7 +69,8 @@ pub(crate) const fn fingerprint() -> u64 {
 pub(crate) fn version() -> u32 {
     let settings = settings::get();
     let kind = u64::from(settings.check == Check::Full) << 2 | u64::from(settings.opt_level);
-    (fingerprint().wrapping_add(kind) % 1_000_000) as u32
+    let edit = settings.edit.map_or(0, |(old, new)| fnv(old.as_bytes(), fnv(new.as_bytes(), FNV)));
+    (fingerprint().wrapping_add(kind).wrapping_add(edit) % 1_000_000) as u32
 }
 
 /// The shared object within compiled code.
@@ -131,11 +139,16 @@ impl Program {
         for (name, text) in HEADERS {
             write(folder, name, text)?;
         }
+        let edit = settings::get().edit;
+        let edited = |text: &str| match &edit {
+            Some((old, new)) => text.replacen(old, new, 1),
+            None => text.to_owned(),
+        };
         for (name, text) in &self.headers {
-            write(folder, name, text)?;
+            write(folder, name, &edited(text))?;
         }
         let name = if self.name.is_empty() { "program.hip" } else { &self.name };
-        let source = write(folder, name, &self.text)?;
+        let source = write(folder, name, &edited(&self.text))?;
         let (mut arguments, clang) = (Vec::<OsString>::new(), is_clang(&compiler));
         // Not as options: a name that is defined must not change the headers above.
         let defines = self.take_options(options, &mut arguments);

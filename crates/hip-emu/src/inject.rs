@@ -83,6 +83,7 @@ pub(crate) fn called(name: &'static str) -> Option<Fault> {
         call => call == name && rule.nth == *count,
     };
     let rule = calls.rules.iter().find(hit)?;
+    crate::report::say(&format!("{name} fails with {}, as it was told to", rule.code));
     Some(if rule.late { Fault::Late(rule.code) } else { Fault::Now(rule.code) })
 }
 

@@ -64,10 +64,14 @@ pub(crate) struct Settings {
     pub(crate) opt_level: u8,
     /// What is still alive at the end of the process is told.
     pub(crate) leaks: bool,
+    /// What is put for what in the text of kernels, once a file: a fault that is planted.
+    pub(crate) edit: Option<(String, String)>,
+    /// A file for the counts of calls, at the end of the process.
+    pub(crate) calls: Option<PathBuf>,
 }
 
 /// The names that can be set, in the environment or by `hip_emu_set`.
-pub(crate) const NAMES: [&str; 16] = [
+pub(crate) const NAMES: [&str; 18] = [
     "HIP_EMU_DEVICE",
     "HIP_EMU_POOL_BYTES",
     "HIP_EMU_HOST_POOL_BYTES",
@@ -83,6 +87,8 @@ pub(crate) const NAMES: [&str; 16] = [
     "HIP_EMU_CXX",
     "HIP_EMU_OPT",
     "HIP_EMU_LEAKS",
+    "HIP_EMU_CALLS",
+    "HIP_EMU_EDIT",
     "HIP_EMU_FAIL",
 ];
 
@@ -104,6 +110,8 @@ impl Settings {
             compiler: None,
             opt_level: 2,
             leaks: false,
+            edit: None,
+            calls: None,
         }
     }
 
@@ -155,6 +163,14 @@ impl Settings {
             "HIP_EMU_REPORT" => self.report = (!value.is_empty()).then(|| value.into()),
             "HIP_EMU_CXX" => self.compiler = (!value.is_empty()).then(|| value.into()),
             "HIP_EMU_OPT" => self.opt_level = number()?.min(3) as u8,
+            "HIP_EMU_EDIT" => {
+                self.edit = match value.split_once("=>") {
+                    Some((old, new)) if !old.is_empty() => Some((old.to_owned(), new.to_owned())),
+                    None if value.is_empty() => None,
+                    _ => return Err(format!("{name}={value}: OLD=>NEW is wanted")),
+                }
+            }
+            "HIP_EMU_CALLS" => self.calls = (!value.is_empty()).then(|| value.into()),
             "HIP_EMU_LEAKS" => self.leaks = number()? != 0,
             _ => return Err(format!("there is no setting {name}; there are {}", NAMES.join(", "))),
         }

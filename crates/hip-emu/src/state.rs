@@ -12,9 +12,10 @@ use crate::{
     event::Event,
     graph::Graph,
     handles::Handles,
+    inject,
     memory::Memory,
     module::{Function, Module},
-    report,
+    report, settings,
     stream::Stream,
 };
 
@@ -75,11 +76,18 @@ pub(crate) fn live() -> usize {
     state().memory.live().count() + objects.iter().sum::<usize>()
 }
 
-/// Makes what is alive at the end of the process a violation.
-pub(crate) fn tell_leaks_at_exit() {
+/// Makes what is alive at the end of the process a violation, and writes how often each function was called, where that
+/// is asked for.
+pub(crate) fn tell_at_exit() {
     extern "C" fn tell() {
-        for leak in leaks() {
-            report::violation(&leak);
+        let settings = settings::get();
+        if settings.leaks {
+            leaks().iter().for_each(|leak| report::violation(leak));
+        }
+        if let Some(path) = settings.calls
+            && let Err(error) = std::fs::write(&path, inject::counts())
+        {
+            report::say(&format!("HIP_EMU_CALLS={}: {error}", path.display()));
         }
     }
     static ONCE: std::sync::Once = std::sync::Once::new();

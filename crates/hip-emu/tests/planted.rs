@@ -42,6 +42,18 @@ fn a_right_kernel_is_let_pass() {
     kernel("p[threadIdx.x] += n;", 0, &[]);
 }
 
+/// A fault can be planted in a right text.
+#[test]
+fn a_text_is_edited() {
+    let Some(hip) = open_with_compiler(&[("HIP_EMU_EDIT", "threadIdx.x]=>threadIdx.x + 1]")]) else { return };
+    let text = "extern \"C\" __global__ void k(int *p) { p[threadIdx.x] = 1; }";
+    let k = hip.function(hip.module(&Source { text, ..Source::default() }), "k");
+    let p = hip.upload(&[0i32; 64]);
+    hip.ok(hip.launch(k, 1, 64, 0, NONE, &[arg(&p)]));
+    assert_eq!(hip.hipDeviceSynchronize(), ILLEGAL_ADDRESS);
+    assert!(hip.violations().contains("out-of-range"));
+}
+
 #[test]
 fn addresses_outside_of_buffers() {
     let at = "block [0, 0, 0], thread [3, 0, 0]";

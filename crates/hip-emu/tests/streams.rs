@@ -181,6 +181,13 @@ fn calls_fail_when_they_are_told_to() {
     // Memory can be given back all the same.
     hip.ok(hip.hipFree(d));
     assert!(hip.text(Hip::hip_emu_calls).contains("hipMalloc 4\n"));
+    // Left out, and said to have gone well.
+    hip.ok(hip.hipDeviceReset());
+    hip.set("HIP_EMU_FAIL", "hipFree:1:0");
+    let d = hip.malloc(8);
+    let alive = hip.hip_emu_live();
+    hip.ok(hip.hipFree(d));
+    assert_eq!(hip.hip_emu_live(), alive);
     // Whichever call is the third.
     hip.set("HIP_EMU_FAIL", "*:3:1");
     hip.ok(hip.hipDeviceReset());

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 
 use portolan::{
     Engine, Error, GenerateOptions, LoadOptions, Plan, Prompt,
-    device::{Device, DeviceError, cpu::CpuOptions, fake::crash},
+    device::{Device, DeviceError, MemoryKind, cpu::CpuOptions, fake::crash},
     loader::NoProgress,
 };
 use portolan_testkit::{oracle, skipped};
@@ -30,7 +30,17 @@ const AFTERWARDS: &str = "CRASH_TEST_AFTERWARDS";
 
 #[test]
 fn the_engine_says_so_and_others_go_on() {
-    let device = match Device::cuda(0) {
+    let name = "the_engine_says_so_and_others_go_on";
+    check(name, Device::cuda);
+}
+
+#[test]
+fn the_engine_says_so_of_an_amd_gpu_too() {
+    check("the_engine_says_so_of_an_amd_gpu_too", Device::rocm);
+}
+
+fn check(name: &str, open: fn(usize) -> Result<Device, DeviceError>) {
+    let device = match open(0) {
         Ok(device) => device,
         Err(error) => return skipped(&error.to_string()),
     };
@@ -50,12 +60,12 @@ fn the_engine_says_so_and_others_go_on() {
         assert!(error.device_lost().is_some(), "{error:?}");
         assert_eq!(text(&cpu).unwrap(), on_cpu);
     }
-    // CUDA takes no more work from this process: that is said in words, and another process is not concerned.
+    // The runtime takes no more work from this process: that is said in words, and another process is not concerned.
     drop((gpu, device));
-    let again = Device::cuda(0).map(drop).unwrap_err();
+    let work = |device: Device| device.alloc(64, MemoryKind::Device).map(drop);
+    let again = open(0).and_then(work).unwrap_err();
     assert!(matches!(again, DeviceError::Lost { .. }), "{again:?}");
     assert_eq!(text(&cpu).unwrap(), on_cpu);
-    let name = "the_engine_says_so_and_others_go_on";
     let child =
         Command::new(std::env::current_exe().unwrap()).args([name, "--exact"]).env(AFTERWARDS, "1").output();
     let child = child.unwrap();

@@ -34,10 +34,11 @@ fn options(exact: bool) -> LoadOptions {
     options
 }
 
-/// The CPU, and an NVIDIA GPU where there is one.
+/// The CPU, and the GPUs that are there.
 fn devices() -> Vec<Device> {
-    let gpu = Device::cuda(0).map_err(|error| skipped(&error.to_string()));
-    std::iter::once(Device::cpu(&CpuOptions { threads: 2 }).unwrap()).chain(gpu).collect()
+    let gpus = [Device::cuda(0), Device::rocm(0)];
+    let gpus = gpus.into_iter().filter_map(|gpu| gpu.map_err(|error| skipped(&error.to_string())).ok());
+    std::iter::once(Device::cpu(&CpuOptions { threads: 2 }).unwrap()).chain(gpus).collect()
 }
 
 fn on_cpu(path: &Path, options: &LoadOptions) -> Core {

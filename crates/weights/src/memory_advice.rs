@@ -69,6 +69,20 @@ impl MemoryPlan {
                 "PORTOLAN_ROCM_FORCE_DEVICE_MEM=1 would hold it: it keeps the weights in '{name}', which has {room}."
             ));
         }
+        let pool = |name: MemoryKind| self.pools.iter().find(|pool| pool.name.ends_with(name.name()));
+        // Forced into the smaller pool: what the device's own pool holds would then be the host's.
+        if apu.weights == MemoryKind::Device
+            && short == 0
+            && let Some(mapped) = pool(MemoryKind::Mapped)
+            && everything <= mapped.available.min(host.available)
+        {
+            let room = human_bytes(mapped.available);
+            advice.push(format!(
+                "Without PORTOLAN_ROCM_FORCE_DEVICE_MEM the weights go to '{}', which has {room}.",
+                mapped.name
+            ));
+            return advice;
+        }
         // The parameters move a limit. Where the host itself has no more, only what the firmware holds could be had.
         let large_carve_out = apu.carve_out > LEFT_TO_HOST;
         let limited = self.pools.get(short).is_some_and(|pool| pool.source != apu.host.source);

@@ -35,7 +35,7 @@ impl Program {
     fn cargo(self) -> &'static [&'static str] {
         match self {
             Program::Portolan => &["run", "--quiet", "-p", "portolan-cli", "--"],
-            Program::Conformance => &["test", "-p", "portolan-kernels", "--test", "cuda"],
+            Program::Conformance => &["test", "-p", "portolan-kernels", "--test", "gpu"],
             Program::Oracle => &["test", "-p", "portolan", "--test", "oracle"],
             Program::Gpu => &["test", "-p", "portolan", "--test", "gpu"],
         }

@@ -4,15 +4,27 @@
 //! once, pinned for the time of the copy, or read later. So no pageable address is ever given to it.
 
 use super::{device::Context, memory, sys::hipError_t};
-use crate::{MemoryKind, Result, backend::RawMemory};
+use crate::{DeviceError, MemoryKind, Result, backend::RawMemory};
 
-/// Bytes of the buffer: the inputs of several hundred steps, or the logits of a few rows.
+/// Bytes of the buffer: the inputs of several hundred steps, or the logits of a few rows. Halved where the host lets so
+/// much not be pinned, but not below the least.
 const BYTES: usize = 2 << 20;
+const LEAST_BYTES: usize = 64 << 10;
 
 /// Where each piece begins: whole cache lines.
 const ALIGN: usize = 256;
 
-/// One buffer a stream, taken when it is first needed. Pieces are handed out one after another; from the start again
+fn take(context: &Context) -> Result<RawMemory> {
+    let mut bytes = BYTES;
+    loop {
+        match memory::alloc(context, bytes, MemoryKind::Pinned) {
+            Err(DeviceError::OutOfMemory { .. }) if bytes > LEAST_BYTES => bytes /= 2,
+            other => return other,
+        }
+    }
+}
+
+/// One buffer a stream. It is taken with the stream, before a load pins whatever it may. Pieces are handed out one after another; from the start again
 /// once the stream has been waited for.
 #[derive(Debug, Default)]
 pub(super) struct Bounce {
@@ -23,6 +35,12 @@ pub(super) struct Bounce {
 }
 
 impl Bounce {
+    /// Takes the buffer ahead. Where that fails it is tried again when the buffer is needed.
+    pub(super) fn ahead(context: &Context) -> Self {
+        let memory = take(context).map_err(|error| tracing::debug!("{error}")).ok();
+        Bounce { memory, ..Bounce::default() }
+    }
+
     /// Says that no work on the stream uses the buffer any more.
     pub(super) fn reset(&mut self) {
         self.used = 0;
@@ -33,13 +51,14 @@ impl Bounce {
     pub(super) fn piece(&mut self, context: &Context, len: usize) -> Result<(*mut u8, usize)> {
         let memory = match &self.memory {
             Some(memory) => memory,
-            None => self.memory.insert(memory::alloc(context, BYTES, MemoryKind::Pinned)?),
+            None => self.memory.insert(take(context)?),
         };
+        let bytes = memory.len;
         let Some(host) = memory.host else {
             return Err(super::error::failed(context.id, "hipHostMalloc", hipError_t::hipErrorNotSupported));
         };
-        let start = self.used.min(BYTES);
-        let len = len.min(BYTES - start);
+        let start = self.used.min(bytes);
+        let len = len.min(bytes - start);
         self.used = (start + len).next_multiple_of(ALIGN);
         // SAFETY: `start` is within or one past the allocation.
         Ok((unsafe { host.as_ptr().add(start) }, len))

@@ -38,7 +38,8 @@ impl RocmStream {
         // SAFETY: the device is current.
         let raw = unsafe { context.hip.stream_create() }
             .map_err(|e| failed(context.id, "hipStreamCreateWithFlags", e))?;
-        Ok(RocmStream { context, raw, bounce: Mutex::default() })
+        let bounce = Mutex::new(Bounce::ahead(&context));
+        Ok(RocmStream { context, raw, bounce })
     }
 
     fn check(&self, call: &'static str, code: hipError_t) -> Result<()> {

@@ -65,9 +65,7 @@ fn put_text(place: *mut c_char, len: usize, text: &str) -> Result<(), Code> {
 exported! {
     /// Starts the runtime. `flags` is 0.
     fn hipInit(flags: c_uint) {
-        if settings::get().leaks {
-            state::tell_leaks_at_exit();
-        }
+        state::tell_at_exit();
         if flags == 0 { Ok(()) } else { Err(INVALID_VALUE) }
     }
 

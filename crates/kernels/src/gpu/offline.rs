@@ -7,7 +7,7 @@ use portolan_weights::Layout;
 
 use super::{Defines, sources, variants};
 use crate::{
-    OpKind, Result,
+    OpKind, Result, Variant,
     conformance::{
         cases,
         host::Case,
@@ -56,7 +56,10 @@ pub fn wanted(caps: &DeviceCaps, activations: &[DType], keep: &dyn Fn(&Case) -> 
             for case in cases::of(op).into_iter().filter(|case| keep(case)) {
                 let weights = weight_specs(&case, Layout::Planes);
                 let spec = case.spec(&weights, activation);
-                let taking = variants(op, caps.kind()).iter().filter(|v| (v.takes)(&spec, caps).is_ok());
+                let serves = |v: &&Variant| {
+                    (v.rows.0..=v.rows.1).contains(&spec.rows) && (v.takes)(&spec, caps).is_ok()
+                };
+                let taking = variants(op, caps.kind()).iter().filter(serves);
                 let taking: Vec<_> = taking.filter_map(|v| Some((v, v.entry.gpu()?))).collect();
                 if taking.is_empty() || case.rows() == 0 {
                     continue;

@@ -16,6 +16,7 @@ use portolan::{
         cpu::{CpuBackend, CpuOptions},
         cuda::CudaBackend,
         fake::{Call, FakeBackend, FakeOptions, Fault, FaultKind, Faulty, Live},
+        rocm::RocmBackend,
     },
     weights::LoadMode,
 };
@@ -43,6 +44,10 @@ impl Subject {
         ];
         match CudaBackend::new(0) {
             Ok(cuda) => all.push(Subject { name: "cuda", inner: Arc::new(cuda), fake: None }),
+            Err(error) => skipped(&error.to_string()),
+        }
+        match RocmBackend::new(0) {
+            Ok(rocm) => all.push(Subject { name: "rocm", inner: Arc::new(rocm), fake: None }),
             Err(error) => skipped(&error.to_string()),
         }
         all
