@@ -30,8 +30,6 @@ struct Cache {
 
 #define PAGE_TOKENS 32
 
-template <typename T> DEVICE T *at(u64 address) { return (T *)address; }
-
 // The page of positions `index * 32..` of a sequence, or -1.
 DEVICE i32 page_of(const Step &step, const Cache &cache, i32 seq, u32 index) {
     if (seq < 0 || (u32)seq >= step.seqs || index >= step.max_pages) return -1;

@@ -15,6 +15,9 @@ typedef long long i64;
 #error "LANES must be defined: the width of a wave of the device"
 #endif
 
+// Memory at an address that the host gave.
+template <typename T> __device__ __forceinline__ T *at(u64 address) { return (T *)address; }
+
 // Two bytes each. Arithmetic is done in f32.
 struct f16 {
     u16 bits;

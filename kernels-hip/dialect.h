@@ -17,6 +17,13 @@ typedef long long i64;
 #error "LANES must be defined: the width of a wave of the device"
 #endif
 
+// Memory at an address that the host gave. Said to be the device's memory, else the compiler takes "flat" instructions
+// that ask at run time whether an address is one of shared memory, and whose answers are waited for together with those
+// of shared memory.
+template <typename T> __device__ __forceinline__ T *at(u64 address) {
+    return (T *)(__attribute__((opencl_global)) T *)address;
+}
+
 // Two bytes each. Arithmetic is done in f32.
 struct f16 {
     u16 bits;

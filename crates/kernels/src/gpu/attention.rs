@@ -1,6 +1,8 @@
-//! Attention over page tables: `attention_mma.cu`, `attention_decode.cu` and `attention_split.cu` of `kernels-cuda`.
+//! Attention over page tables: `attention_mma.cu`, `attention_decode.cu` and `attention_split.cu` of `kernels-cuda`, and
+//! what `kernels-hip` has for them.
 
 mod decode;
+mod units_rocm;
 
 use bytemuck::{Pod, Zeroable};
 use portolan_device::{DType, DeviceCaps, DeviceKind};
@@ -93,8 +95,14 @@ pub(super) fn variants(kind: DeviceKind) -> Vec<Variant> {
         ..split
     };
     let decode = decode::variant(mma);
-    // Their instructions are NVIDIA's.
-    if kind == DeviceKind::Cuda { vec![mma, decode, split] } else { vec![split] }
+    match kind {
+        DeviceKind::Cuda => vec![mma, decode, split],
+        // The instructions of the others are NVIDIA's.
+        _ => {
+            let entry = Entry::Gpu(&units_rocm::KERNEL);
+            vec![Variant { takes: units_rocm::takes, entry, ..mma }, split]
+        }
+    }
 }
 
 /// Elements of a key and of a value.
@@ -112,10 +120,15 @@ fn split_takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     check(dims.iter().all(|dim| (1..=SPLIT_DIMS).contains(dim)), Decline::Shape)
 }
 
-/// What matrix units take: types of 16 bits, heads of up to [`MMA_DIMS`] elements, a multiple of `unit`.
+/// What the kernels for NVIDIA's matrix units take.
 fn units_take(spec: &OpSpec<'_>, caps: &DeviceCaps, unit: usize) -> Answer {
-    takes::attention(spec, caps)?;
     check(caps.wave_width == 32, Decline::Wave)?;
+    shapes_take(spec, caps, unit)
+}
+
+/// What matrix units take: types of 16 bits, heads of up to [`MMA_DIMS`] elements, a multiple of `unit`.
+fn shapes_take(spec: &OpSpec<'_>, caps: &DeviceCaps, unit: usize) -> Answer {
+    takes::attention(spec, caps)?;
     let Some((kind, dtype)) = spec.cache else { return Err(Decline::Shape) };
     let halves = matches!(spec.activation, DType::F16 | DType::BF16) && spec.input == ValueType::Activation;
     check(halves && (dtype == DType::F16 || dtype == spec.activation), Decline::Dtype)?;
@@ -125,7 +138,11 @@ fn units_take(spec: &OpSpec<'_>, caps: &DeviceCaps, unit: usize) -> Answer {
 
 fn mma_takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     units_take(spec, caps, 16)?;
-    // The largest score is found before the scores are scaled.
+    scale_takes(spec)
+}
+
+/// For kernels that find the largest score before the scores are scaled.
+fn scale_takes(spec: &OpSpec<'_>) -> Answer {
     check(matches!(*spec.op, Op::Attention { scale, .. } if scale > 0.0), Decline::Shape)
 }
 
@@ -189,6 +206,14 @@ impl Plan {
     fn scratch(&self, rows: usize, chunks: usize) -> usize {
         let sums = self.tile() * (self.v_dim + 2);
         (COUNTERS + self.items(rows) * chunks * sums) * size_of::<f32>()
+    }
+
+    /// The grid of a kernel for many rows, whose blocks take `queries` queries each.
+    fn grid(&self, shape: StepShape, queries: usize) -> [u32; 3] {
+        let tiles = (shape.rows * self.group()).div_ceil(queries);
+        // Blocks for the sequences that the rows of a tile may belong to.
+        let sequences = shape.seqs.clamp(1, queries.div_ceil(self.group()) + 1);
+        [(tiles * self.kv_heads) as u32, sequences as u32, 1]
     }
 
     fn args(&self, launch: &Launch, shape: StepShape) -> Args {
@@ -263,10 +288,6 @@ fn mma_defines(launch: &Launch, _: &DeviceCaps) -> Defines {
 
 fn mma_call(launch: &Launch, shape: StepShape, _: &DeviceCaps) -> Call {
     let plan = Plan::of(launch);
-    let queries = 16 * MMA_WARPS;
-    let tiles = (shape.rows * plan.group()).div_ceil(queries);
-    // Blocks for the sequences that the rows of a tile may belong to.
-    let sequences = shape.seqs.clamp(1, queries.div_ceil(plan.group()) + 1);
-    let grid = [(tiles * plan.kv_heads) as u32, sequences as u32, 1];
+    let grid = plan.grid(shape, 16 * MMA_WARPS);
     Call { grid, block: 32 * MMA_WARPS as u32, shared: 0, args: ArgBytes::new(&plan.args(launch, shape)) }
 }

@@ -10,6 +10,7 @@ mod attention;
 mod elementwise;
 mod gather;
 mod matmul;
+mod matrix;
 mod norm;
 mod norm_rope;
 pub mod offline;

@@ -39,6 +39,9 @@ const CUDA: &[File] = files!(
 /// What ROCm's kernels include.
 const ROCM_HEADERS: &[File] = &[
     ("dialect.cuh", include_str!("../../../../kernels-hip/dialect.h")),
+    ("attention_tiles.h", include_str!("../../../../kernels-hip/attention_tiles.h")),
+    ("decoded.h", include_str!("../../../../kernels-hip/decoded.h")),
+    ("matrix.h", include_str!("../../../../kernels-hip/matrix.h")),
     shared!("common.cuh"),
     shared!("vectors.cuh"),
     shared!("weights.cuh"),
@@ -57,8 +60,8 @@ const ROCM_HEADERS: &[File] = &[
 
 /// ROCm's kernels.
 const ROCM: &[File] = files!(
-    "kernels-hip": "attention_split.hip", "elementwise.hip", "gather.hip", "matmul_gemm.hip", "matmul_gemv.hip",
-    "norm.hip", "norm_rope.hip", "rope.hip",
+    "kernels-hip": "attention_mma.hip", "attention_split.hip", "elementwise.hip", "gather.hip", "matmul_dot4.hip",
+    "matmul_gemm.hip", "matmul_gemv.hip", "matmul_mma.hip", "matmul_thin.hip", "norm.hip", "norm_rope.hip", "rope.hip",
 );
 
 /// What the kernels of a kind of device include.

@@ -3,7 +3,7 @@
 use portolan_device::DType;
 
 pub(super) use crate::takes::{
-    Answer, attention, cache_append, check, embed, floats, matmul, pages, rms_norm, rope, weights,
+    Answer, attention, cache_append, check, embed, floats, matmul, matmul_q8, pages, rms_norm, rope, weights,
 };
 use crate::{Launch, ValueType, View};
 

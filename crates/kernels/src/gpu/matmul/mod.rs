@@ -1,8 +1,10 @@
-//! matmul, gate_up and qkv: `kernels-cuda/matmul_*.cu`.
+//! matmul, gate_up and qkv: `kernels-cuda/matmul_*.cu`, and what `kernels-hip` has for them.
 
+mod dot4;
 mod gemv;
 mod joined;
 mod units;
+mod units_rocm;
 
 use bytemuck::{Pod, Zeroable};
 use portolan_device::{DType, DeviceCaps, DeviceKind};
@@ -97,25 +99,31 @@ pub(super) fn variants(op: OpKind, kind: DeviceKind) -> Vec<Variant> {
         describe,
         entry: Entry::Gpu(kernel),
     };
-    let thin = |name, rows, kernel| {
-        let describe = "f16 or bf16 activations, whole chunks: matrix units, each weight read once";
-        units(name, rows, takes_thin, describe, kernel)
-    };
-    let mma = |name, rows, kernel| {
-        let describe = "f16 or bf16 activations, whole chunks: matrix units, tiles in shared memory";
-        units(name, rows, takes_mma, describe, kernel)
-    };
+    const ONCE: &str = "f16 or bf16 activations, whole chunks: matrix units, each weight read once";
+    let thin = |name, rows, kernel| units(name, rows, takes_thin, ONCE, kernel);
+    const TILES: &str = "f16 or bf16 activations, whole chunks: matrix units, tiles in shared memory";
+    let mma = |name, rows, kernel| units(name, rows, takes_mma, TILES, kernel);
     const FEW: &str = "any size and encoding: each weight read once";
     let gemv = |name, rows, kernel| simt(name, rows, true, FEW, kernel);
     let mut variants = vec![gemv("gemv1", (1, 1), &GEMV[0]), gemv("gemv2", (2, 2), &GEMV[1])];
-    if kind == DeviceKind::Cuda {
-        variants.extend([
+    match kind {
+        DeviceKind::Cuda => variants.extend([
             thin("thin8", (3, 8), &THIN[0]),
             thin("thin16", (9, 16), &THIN[1]),
             thin("thin32", (17, 32), &THIN[2]),
             mma("mma64", (9, 384), &MMA[0]),
             mma("mma128", (385, usize::MAX), &MMA[1]),
-        ]);
+        ]),
+        DeviceKind::Rocm => variants.extend([
+            units("thin16", (3, 16), units_rocm::takes_thin, ONCE, &units_rocm::THIN[0]),
+            units("thin32", (17, 32), units_rocm::takes_thin, ONCE, &units_rocm::THIN[1]),
+            units("mma64", (9, 384), units_rocm::takes_mma, TILES, &units_rocm::MMA[0]),
+            units("mma128", (385, usize::MAX), units_rocm::takes_mma, TILES, &units_rocm::MMA[1]),
+        ]),
+        DeviceKind::Cpu => {}
+    }
+    if kind == DeviceKind::Rocm {
+        variants.extend(dot4::variants());
     }
     variants.extend([
         gemv("gemv4", (3, 4), &GEMV[2]),
@@ -128,6 +136,11 @@ pub(super) fn variants(op: OpKind, kind: DeviceKind) -> Vec<Variant> {
 
 fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     takes::matmul(spec, caps)?;
+    operands(spec)
+}
+
+/// What a launch multiplies, and what it may add.
+fn operands(spec: &OpSpec<'_>) -> Answer {
     match (spec.op, spec.weights) {
         (Op::Matmul, [_]) => Ok(()),
         (Op::Matmul, [_, bias]) => check(matches!(bias.encoding, Encoding::Dense(_)), Decline::Dtype),
