@@ -81,7 +81,11 @@ impl Launch {
                 format!("2^32 threads or more in one dimension of {grid:?}"),
             );
         }
-        let most = u64::from(function.table().threads).min(MOST_THREADS as u64);
+        if threads > MOST_THREADS as u64 {
+            let text = format!("{threads} threads a block, and the device takes {MOST_THREADS}");
+            return refuse(INVALID_CONFIGURATION, text);
+        }
+        let most = u64::from(function.table().threads);
         if threads > most {
             return refuse(LAUNCH_FAILURE, format!("{threads} threads a block, and it is made for {most}"));
         }

@@ -83,9 +83,8 @@ pub(super) fn alloc(context: &Context, len: usize, kind: MemoryKind) -> Result<R
 /// # Safety
 /// As for [`crate::backend::Backend::free`].
 pub(super) unsafe fn free(context: &Context, raw: &RawMemory) {
-    if context.bind().is_err() {
-        return;
-    }
+    // An address knows its device, so it is given back even where the device cannot be made the current one.
+    let _ = context.bind();
     let address = raw.device_addr as *mut c_void;
     let by_host = raw.host.is_some() && !context.forget_managed(raw.device_addr);
     let function = if by_host { context.hip.hipHostFree } else { context.hip.hipFree };

@@ -104,9 +104,8 @@ impl KernelBackend for RocmKernel {
 
 impl Drop for RocmKernel {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: loaded by `new`, unloaded once; whoever drops a kernel knows that no launch of it is to run.
-            let _ = unsafe { (self.context.hip.hipModuleUnload)(self.module) };
-        }
+        let _ = self.context.bind();
+        // SAFETY: loaded by `new`, unloaded once; whoever drops a kernel knows that no launch of it is to run.
+        let _ = unsafe { (self.context.hip.hipModuleUnload)(self.module) };
     }
 }

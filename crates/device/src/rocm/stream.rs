@@ -251,15 +251,14 @@ impl StreamBackend for RocmStream {
 
 impl Drop for RocmStream {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // Nothing that the stream still does may outlive what its owner frees next.
-            let _ = self.synchronize();
-            // SAFETY: created by `new`, destroyed once.
-            let _ = unsafe { (self.context.hip.hipStreamDestroy)(self.raw) };
-            let bounce = self.bounce.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: the stream was waited for, or its device is lost, and it is gone.
-            unsafe { bounce.free(&self.context) };
-        }
+        // Nothing that the stream still does may outlive what its owner frees next.
+        let _ = self.synchronize();
+        // A handle knows its device, so it is given back even where the device cannot be made the current one.
+        // SAFETY: created by `new`, destroyed once.
+        let _ = unsafe { (self.context.hip.hipStreamDestroy)(self.raw) };
+        let bounce = self.bounce.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the stream was waited for, or its device is lost, and it is gone.
+        unsafe { bounce.free(&self.context) };
     }
 }
 
@@ -310,10 +309,9 @@ impl EventBackend for RocmEvent {
 
 impl Drop for RocmEvent {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: created by `new`, destroyed once; the runtime keeps what is pending.
-            let _ = unsafe { (self.context.hip.hipEventDestroy)(self.raw) };
-        }
+        let _ = self.context.bind();
+        // SAFETY: created by `new`, destroyed once; the runtime keeps what is pending.
+        let _ = unsafe { (self.context.hip.hipEventDestroy)(self.raw) };
     }
 }
 
