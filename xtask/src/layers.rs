@@ -35,7 +35,7 @@ const NARROW: [(&str, &[&str]); 2] = [("portolan-text", &[]), ("portolan-cli", &
 const UNSAFE: [&str; 3] = ["portolan-device", "portolan-kernels", "hip-emu"];
 
 /// Words that name a backend, and so may not stand in the code of `portolan-models`.
-const BACKENDS: [&str; 6] = ["cuda", "rocm", "hip", "cpu", "nvrtc", "hiprtc"];
+pub(crate) const BACKENDS: [&str; 6] = ["cuda", "rocm", "hip", "cpu", "nvrtc", "hiprtc"];
 
 /// What breaks the rules in the workspace at `root`.
 ///

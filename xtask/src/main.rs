@@ -3,9 +3,12 @@
 // A program for a terminal: printing is its work.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod about;
 mod commands;
+mod compile_gate;
 mod docpaths;
 mod gendocs;
+mod gpu_guard;
 mod layers;
 mod outcome;
 mod records;
@@ -16,6 +19,8 @@ mod test_run;
 mod tree;
 mod verify;
 mod verify_cuda;
+mod verify_rocm;
+mod versions;
 
 use std::process::ExitCode;
 
@@ -35,6 +40,13 @@ enum Task {
     Verify(verify::Args),
     /// Prove what can be proved of the CUDA side on this machine.
     VerifyCuda(verify_cuda::Args),
+    /// Prove what can be proved of the ROCm side, with or without an AMD GPU.
+    VerifyRocm(verify_rocm::Args),
+    /// Run commands while no other process uses a GPU, and say if one did after all.
+    GpuGuard(gpu_guard::Args),
+    /// What `verify-rocm` runs in a process of its own.
+    #[command(hide = true)]
+    HiprtcFrontEnd(verify_rocm::front_end::ChildArgs),
     /// Write the generated documents: docs/environment.md and docs/ports.md.
     Gendocs,
     /// Write a checkpoint with the shapes of a published model and random weights. Needs no source tree.
@@ -45,6 +57,10 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Verify(args) => verify::run(&tree::root(), &args),
         Task::VerifyCuda(args) => verify_cuda::run(&args),
+        Task::VerifyRocm(args) => verify_rocm::run(&args),
+        Task::HiprtcFrontEnd(args) => verify_rocm::front_end::child(&args),
+        // Its status is that of what it runs.
+        Task::GpuGuard(args) => return gpu_guard::main(&args),
         Task::Gendocs => gendocs::write(&tree::root()).map(|()| true),
         Task::Synth(args) => synth::run(&args),
     };

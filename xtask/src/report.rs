@@ -1,5 +1,9 @@
 //! A table of gates and how they end, and the same as JSON.
 
+use std::time::Instant;
+
+use anyhow::Result;
+
 use crate::outcome::Outcome;
 
 /// One row of the table.
@@ -10,6 +14,17 @@ pub(crate) struct Row {
     pub(crate) outcome: Outcome,
     /// How long it took.
     pub(crate) seconds: f64,
+}
+
+/// Runs a gate and prints what it finds, the first twenty of it. One that breaks has failed.
+pub(crate) fn timed(name: String, gate: impl FnOnce() -> Result<Outcome>) -> Row {
+    println!("== {name}");
+    let start = Instant::now();
+    let outcome = gate().unwrap_or_else(|error| Outcome::Fail(vec![format!("{error:#}")]));
+    if let Outcome::Fail(findings) = &outcome {
+        findings.iter().take(20).for_each(|finding| println!("{finding}"));
+    }
+    Row { name, outcome, seconds: start.elapsed().as_secs_f64() }
 }
 
 /// Whether the rows let a change pass; under `require` a skip does not. No row at all does not.

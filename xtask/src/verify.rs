@@ -2,15 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use xshell::Shell;
 
 use crate::outcome::Outcome;
-use crate::report::{self, Row, holds, table};
-use crate::{commands, docpaths, gendocs, layers, records, test_run, verify_cuda};
+use crate::report::{self, holds, table, timed};
+use crate::{commands, docpaths, gendocs, layers, records, test_run, verify_cuda, versions};
 
 /// What to run, and where to write it down.
 #[derive(clap::Args)]
@@ -32,15 +31,17 @@ pub(crate) struct Args {
 
 /// A gate; quick ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Gate {
+pub(crate) enum Gate {
     /// The format is rustfmt's.
     Fmt,
     /// The order of the crates, and where unsafe code and names of backends may stand.
     Layers,
     /// Every path that a document names is there.
     Docpaths,
-    /// LOCAL_FIXES.md and the marks in the tree agree.
+    /// LOCAL_FIXES.md, the marks in the tree and the tests that it names agree.
     Records,
+    /// All crates and documents name one version of Portolan.
+    Versions,
     /// The generated documents are up to date.
     Gendocs,
     /// Licences, sources and doubled crates.
@@ -56,11 +57,11 @@ enum Gate {
 }
 
 impl Gate {
-    fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    fn run(self, root: &Path, sh: &Shell) -> Result<Outcome> {
+    pub(crate) fn run(self, root: &Path, sh: &Shell) -> Result<Outcome> {
         Ok(match self {
             Self::Fmt => commands::fmt(sh),
             Self::Cuda => verify_cuda::sample()?,
@@ -75,10 +76,8 @@ impl Gate {
                 }
                 (count, findings) => Outcome::of(format!("{count} paths"), findings),
             },
-            Self::Records => {
-                let (count, findings) = records::check(root)?;
-                Outcome::of(format!("{count} local fixes"), findings)
-            }
+            Self::Records => records::gate(root)?,
+            Self::Versions => versions::gate(root)?,
             Self::Tests => test_run::gate(root)?,
         })
     }
@@ -93,13 +92,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     sh.change_dir(root);
     let mut rows = Vec::new();
     for gate in chosen(args) {
-        println!("== {}", gate.name());
-        let start = Instant::now();
-        let outcome = gate.run(root, &sh).unwrap_or_else(|error| Outcome::Fail(vec![format!("{error:#}")]));
-        if let Outcome::Fail(findings) = &outcome {
-            findings.iter().for_each(|finding| println!("{finding}"));
-        }
-        rows.push(Row { name: gate.name(), outcome, seconds: start.elapsed().as_secs_f64() });
+        rows.push(timed(gate.name(), || gate.run(root, &sh)));
     }
     println!("\n{}", table(&rows));
     if let Some(path) = &args.json {
@@ -130,7 +123,7 @@ mod tests {
 
     #[test]
     fn gates_are_chosen_by_name() {
-        assert_eq!(chosen(&args(&[], &[])).len(), 10);
+        assert_eq!(chosen(&args(&[], &[])).len(), 11);
         assert_eq!(chosen(&args(&[Gate::Tests, Gate::Fmt], &[])), [Gate::Fmt, Gate::Tests]);
         assert!(!chosen(&args(&[], &[Gate::Tests])).contains(&Gate::Tests));
     }

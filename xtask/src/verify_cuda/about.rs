@@ -1,12 +1,13 @@
 //! What the results are of: device, driver, compiler, commit and date.
 
-use std::process::Command;
-
 use portolan::device::{Device, DeviceError, cuda::Compiler};
 use serde_json::{Value, json};
-use xshell::Shell;
 
-use crate::{commands, report, report::Row, tree};
+use crate::{
+    about::{commit, date, said},
+    report,
+    report::Row,
+};
 
 /// The whole report.
 pub(super) fn report(gpu: Result<&Device, &DeviceError>, rows: &[Row]) -> Value {
@@ -20,31 +21,12 @@ pub(super) fn report(gpu: Result<&Device, &DeviceError>, rows: &[Row]) -> Value 
     };
     json!({
         "commit": commit(),
-        "date": said("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]).unwrap_or_else(|| "unknown".to_owned()),
+        "date": date(),
         "device": device,
         "driver": said("nvidia-smi", &["--query-gpu=driver_version", "--format=csv,noheader"]),
         "compiler": compiler,
         "gates": report::json(rows),
     })
-}
-
-/// The tree's commit; without a tree, the one that this program was built from if the build said so.
-fn commit() -> String {
-    let built = option_env!("PORTOLAN_COMMIT").unwrap_or("unknown").to_owned();
-    let root = tree::root();
-    match Shell::new() {
-        Ok(sh) if root.is_dir() => {
-            sh.change_dir(root);
-            Some(commands::commit(&sh)).filter(|commit| commit != "unknown").unwrap_or(built)
-        }
-        _ => built,
-    }
-}
-
-/// The first line that a program prints; none if it is not there or fails.
-fn said(program: &str, args: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(args).output().ok().filter(|output| output.status.success())?;
-    String::from_utf8_lossy(&output.stdout).lines().next().map(|line| line.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -62,12 +44,5 @@ mod tests {
             assert!(report[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {report}");
         }
         assert_eq!(report["date"].as_str().map(str::len), Some("2026-01-31T12:00:00Z".len()), "{report}");
-    }
-
-    #[test]
-    fn a_program_that_is_not_there_says_nothing() {
-        assert_eq!(said("no-such-program", &[]), None);
-        assert_eq!(said("false", &[]), None);
-        assert_eq!(said("echo", &["a b"]).as_deref(), Some("a b"));
     }
 }

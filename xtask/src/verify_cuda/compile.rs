@@ -1,21 +1,18 @@
 //! The kernels that the conformance suite runs, compiled by NVRTC with no GPU, and held against a budget.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use portolan::{
-    device::{DType, DeviceCaps, DeviceId, DeviceKind, KernelResources, KernelSource, cuda::Compiler},
-    kernels::gpu::offline::{Wanted, wanted},
+    device::{DType, DeviceCaps, DeviceId, DeviceKind, KernelResources, cuda::Compiler},
+    kernels::gpu::offline::wanted,
 };
 
 use super::budget::Budget;
-use crate::outcome::Outcome;
+use crate::{
+    compile_gate::{self, Job, jobs, on_all_cores, spread},
+    outcome::Outcome,
+};
 
 /// Ampere, Hopper with its own instructions, and Blackwell as in GeForce cards.
 pub(super) const TARGETS: [&str; 3] = ["sm_80", "sm_90a", "sm_120"];
@@ -51,27 +48,6 @@ fn caps_of(target: &str) -> DeviceCaps {
     }
 }
 
-/// Some of the kernels: of every variant as many, spread evenly from its first to its last.
-fn sample(all: Vec<Wanted>, most: usize) -> Vec<Wanted> {
-    let mut by_variant: BTreeMap<_, Vec<Wanted>> = BTreeMap::new();
-    for wanted in all {
-        by_variant.entry((wanted.op, wanted.variant)).or_default().push(wanted);
-    }
-    let each = (most / by_variant.len().max(1)).max(1);
-    let pick = |list: Vec<Wanted>| {
-        let (each, last) = (each.min(list.len()), list.len().saturating_sub(1));
-        let at = move |i: usize| if each == 1 { 0 } else { i * last / (each - 1) };
-        (0..each).filter_map(move |i| list.get(at(i)).cloned())
-    };
-    by_variant.into_values().flat_map(pick).collect()
-}
-
-/// A kernel to compile, under the name that it has in the budget.
-pub(super) struct Job<'a> {
-    pub(super) name: String,
-    pub(super) source: KernelSource<'a>,
-}
-
 /// Of a variant: kernels compiled, and the most that any of them takes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Most {
@@ -84,39 +60,25 @@ pub(super) fn compile(
     compiler: Compiler,
     jobs: &[Job<'_>],
     target: &str,
-    budget: &(dyn Fn(&str) -> Option<Budget> + Sync),
+    budget: &dyn Fn(&str) -> Option<Budget>,
 ) -> (BTreeMap<String, Most>, Vec<String>) {
-    let next = AtomicUsize::new(0);
-    let found: Mutex<(BTreeMap<String, Most>, Vec<String>)> = Mutex::default();
-    let work = || {
-        while let Some(Job { name, source }) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let compiled = compiler.compile(source, target);
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            let finding = match compiled {
-                Ok(taken) => {
-                    let most = found.0.entry(name.clone()).or_default();
-                    most.kernels += 1;
-                    most.taken.registers = most.taken.registers.max(taken.registers);
-                    most.taken.shared = most.taken.shared.max(taken.shared);
-                    most.taken.local = most.taken.local.max(taken.local);
-                    over(&taken, budget(name))
-                }
-                Err(log) => Some(log),
-            };
-            let defines = || {
-                let defines = source.defines.iter().map(|(name, value)| format!("-D{name}={value}"));
-                defines.collect::<Vec<_>>().join(" ")
-            };
-            found.1.extend(finding.map(|f| format!("{target}: {name}, {source} {}: {f}", defines())));
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let compiled = on_all_cores(jobs, |job| compiler.compile(&job.source, target));
+    let (mut by_variant, mut findings) = (BTreeMap::<String, Most>::new(), Vec::new());
+    for (job, compiled) in jobs.iter().zip(compiled) {
+        let finding = match compiled {
+            Ok(taken) => {
+                let most = by_variant.entry(job.name.clone()).or_default();
+                most.kernels += 1;
+                most.taken.registers = most.taken.registers.max(taken.registers);
+                most.taken.shared = most.taken.shared.max(taken.shared);
+                most.taken.local = most.taken.local.max(taken.local);
+                over(&taken, budget(&job.name))
+            }
+            Err(log) => Some(log),
+        };
+        findings.extend(finding.map(|finding| format!("{target}: {}: {finding}", job.shown())));
+    }
+    (by_variant, findings)
 }
 
 /// What a kernel takes beyond its variant's budget.
@@ -127,17 +89,11 @@ fn over(taken: &KernelResources, budget: Option<Budget>) -> Option<String> {
     if taken.registers == 0 {
         return Some("the assembler does not say how many registers it takes".to_owned());
     }
-    let checks = [
+    compile_gate::over(&[
         ("registers", taken.registers, budget.registers),
         ("bytes of shared memory", taken.shared, budget.shared),
         ("bytes of local memory", taken.local, budget.local),
-    ];
-    let over: Vec<_> = checks
-        .iter()
-        .filter(|(_, taken, most)| taken > most)
-        .map(|(what, taken, most)| format!("{taken} {what}, the budget is {most}"))
-        .collect();
-    (!over.is_empty()).then(|| over.join("; "))
+    ])
 }
 
 /// Compiles for one architecture, and prints a table of what each variant takes.
@@ -151,20 +107,13 @@ pub(super) fn gate(target: &str, amount: Amount) -> Result<Outcome> {
     let count = all.len();
     let chosen = match amount {
         Amount::All => all,
-        Amount::Sample(most) => sample(all, most),
+        Amount::Sample(most) => spread(all, most),
     };
-    let job = |w| Job { name: name(w), source: w.source(&caps) };
-    let jobs: Vec<_> = chosen.iter().map(job).collect();
-    let (most, findings) = compile(compiler, &jobs, target, &super::budget::of);
+    let (most, findings) = compile(compiler, &jobs(&chosen, &caps), target, &super::budget::of);
     print(target, &most);
     let (major, minor) = compiler.version();
     let what = format!("{} of {count} kernels by NVRTC {major}.{minor}, within the budget", chosen.len());
     Ok(Outcome::of(what, findings))
-}
-
-/// As the budget has it.
-fn name(wanted: &Wanted) -> String {
-    format!("{} {}", wanted.op, wanted.variant)
 }
 
 fn print(target: &str, most: &BTreeMap<String, Most>) {
@@ -180,7 +129,10 @@ fn print(target: &str, most: &BTreeMap<String, Most>) {
 
 #[cfg(test)]
 mod tests {
+    use portolan::{device::KernelSource, kernels::gpu::offline::Wanted};
+
     use super::*;
+    use crate::compile_gate::name;
 
     const SMALL: Budget = Budget { registers: 32, shared: 1024, local: 0 };
 
@@ -245,14 +197,13 @@ mod tests {
             let caps = caps_of(target);
             let all = wanted(&caps, &[DType::BF16], &|_| true).unwrap();
             let few = |w: &&Wanted| ["add simt", "rms_norm simt", "matmul gemv1"].contains(&name(w).as_str());
-            let few: Vec<_> = sample(all.clone(), 0).into_iter().filter(|w| few(&w)).collect();
+            let few: Vec<_> = spread(all.clone(), 0).into_iter().filter(|w| few(&w)).collect();
             assert_eq!(few.len(), 3, "{target}");
-            let jobs: Vec<_> = few.iter().map(|w| Job { name: name(w), source: w.source(&caps) }).collect();
-            let (most, findings) = compile(compiler, &jobs, target, &super::super::budget::of);
+            let (most, findings) = compile(compiler, &jobs(&few, &caps), target, &super::super::budget::of);
             assert_eq!((most.len(), findings), (3, vec![]), "{target}");
             // The first, the last, and evenly between.
             let variants: std::collections::BTreeSet<_> = all.iter().map(name).collect();
-            let picked = sample(all.clone(), 3 * variants.len());
+            let picked = spread(all.clone(), 3 * variants.len());
             assert!(picked.contains(&all[0]) && picked.contains(&all[all.len() - 1]), "{target}");
             assert_eq!(picked.iter().map(name).collect::<std::collections::BTreeSet<_>>(), variants);
         }

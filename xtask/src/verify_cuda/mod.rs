@@ -11,7 +11,7 @@ mod profile;
 mod programs;
 mod traces;
 
-use std::{fs, path::PathBuf, time::Instant};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -19,7 +19,7 @@ use portolan::device::Device;
 
 use crate::{
     outcome::Outcome,
-    report::{self, Row},
+    report::{self, timed},
     test_run::watch,
 };
 use compile::Amount;
@@ -103,16 +103,6 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 /// One kernel of each variant, for the chip with instructions of its own: what a change of the tree has to pass.
 pub(crate) fn sample() -> Result<Outcome> {
     compile::gate("sm_90a", Amount::Sample(0))
-}
-
-fn timed(name: String, gate: impl FnOnce() -> Result<Outcome>) -> Row {
-    println!("== {name}");
-    let start = Instant::now();
-    let outcome = gate().unwrap_or_else(|error| Outcome::Fail(vec![format!("{error:#}")]));
-    if let Outcome::Fail(findings) = &outcome {
-        findings.iter().take(20).for_each(|finding| println!("{finding}"));
-    }
-    Row { name, outcome, seconds: start.elapsed().as_secs_f64() }
 }
 
 impl Gate {

@@ -18,6 +18,9 @@ fn whatever_decides_the_code_decides_the_name() {
         key("nvrtc 12.9", &options, &source("text", &b)),
         key("nvrtc 12.9", &options, &source("text", &[])),
         key("nvrtc 12.9", &options, &KernelSource { headers: &[("h", "y")], ..source("text", &a) }),
+        key("nvrtc 12.9", &options, &KernelSource { headers: &[("i", "x")], ..source("text", &a) }),
+        key("nvrtc 12.9", &options, &KernelSource { entry: "b", ..source("text", &a) }),
+        key("nvrtc 12.9", &options, &source("text", &[("B", "1".to_owned())])),
     ] {
         assert_ne!(first, other);
     }
