@@ -10,6 +10,7 @@ mod code_object;
 mod compile;
 mod device;
 mod dispatch;
+mod emu;
 mod end_to_end;
 mod execute;
 pub(crate) mod front_end;
@@ -17,6 +18,7 @@ mod headers;
 mod hip_table;
 mod occupancy;
 mod ownership;
+mod smoke;
 mod tree;
 
 use std::{
