@@ -33,7 +33,7 @@ const READERS: [usize; 2] = [1, 8];
 
 /// The first GPU, if one opens.
 fn gpu() -> Option<Device> {
-    Device::cuda(0).ok()
+    Device::cuda(0).or_else(|_| Device::rocm(0)).ok()
 }
 
 fn main() -> Result<()> {

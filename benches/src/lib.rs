@@ -24,8 +24,8 @@ use portolan_weights::Layout;
 /// # Errors
 /// When even the CPU cannot be used.
 pub fn devices() -> Result<Vec<Device>, KernelError> {
-    let gpu = Device::cuda(0).ok();
-    Ok(std::iter::once(Device::cpu(&CpuOptions::default())?).chain(gpu).collect())
+    let gpus = [Device::cuda(0), Device::rocm(0)].into_iter().flatten();
+    Ok(std::iter::once(Device::cpu(&CpuOptions::default())?).chain(gpus).collect())
 }
 
 /// One line of the results: a variant at one use.

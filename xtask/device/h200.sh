@@ -19,7 +19,7 @@
 #
 # Variables: OUT (results; ./h200-out), TMP (big files; /tmp), LIMIT (seconds in all; 540), COMMIT,
 #   PORTOLAN_ORACLE (crates/testkit/data, or a folder laid out like it; else DIR/data),
-#   PORTOLAN_TEST_SAMPLE (conformance: every n-th case; 8), SANITIZER_SAMPLE (4000), SANITIZER_TOOLS,
+#   PORTOLAN_TEST_SAMPLE (conformance: every n-th case; 8), SANITIZER_SAMPLE (250), SANITIZER_TOOLS,
 #   MODELS (arms, speed), DEPTHS, REPETITIONS (speed), SMOLLM2 (a .gguf), TEXT (a text), POSITIONS (2000).
 # Exit code: 0 if nothing failed. What could not be done is SKIPPED, with its reason.
 set -uo pipefail
@@ -414,7 +414,7 @@ sanitizer() {
     : >"$out/sanitizer.txt"
     for tool in "${tools[@]}"; do
         # The test itself fails, since so small a sample does not reach every variant: the tool's summary counts.
-        within 150 env PORTOLAN_TEST_SAMPLE="${SANITIZER_SAMPLE:-4000}" "$program" --tool "$tool" --print-limit 20 \
+        within 150 env PORTOLAN_TEST_SAMPLE="${SANITIZER_SAMPLE:-250}" "$program" --tool "$tool" --print-limit 20 \
             "$bin/conformance" --nocapture every_variant
         rc=$?
         { printf '\n== %s\n' "$tool"; cat "$said"; } >>"$out/sanitizer.txt"

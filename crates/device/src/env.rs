@@ -129,6 +129,24 @@ pub const TABLE: &[Var] = &[
         meaning: "For the tests: a file to which each skipped test adds a line with its reason.",
     },
     Var {
+        name: "PORTOLAN_TEST_ONLY",
+        kind: VarType::Text,
+        default: "all",
+        meaning: "For the tests of GPUs: the ops, or variants of ops (matmul.gemv1), whose cases are run, with commas.",
+    },
+    Var {
+        name: "PORTOLAN_TEST_SAMPLE",
+        kind: VarType::Number,
+        default: "1",
+        meaning: "For the tests of GPUs: run every so-many-th case, and those of common encodings.",
+    },
+    Var {
+        name: "PORTOLAN_TEST_FEW",
+        kind: VarType::Number,
+        default: "all",
+        meaning: "For the tests of GPUs: run so many cases of a variant, and so many models.",
+    },
+    Var {
         name: "PORTOLAN_SYSFS_ROOT",
         kind: VarType::Path,
         default: "/sys",

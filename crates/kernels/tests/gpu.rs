@@ -57,12 +57,13 @@ fn run_few(device: &Device, few: usize, report: &mut dyn FnMut(CaseResult)) -> S
     all
 }
 
-/// `PORTOLAN_TEST_ONLY=matmul` runs one op, `matmul.mma` one variant.
+/// `PORTOLAN_TEST_ONLY=matmul,attention.mma` runs the variants of one op, and one variant of another.
 fn wanted(op: OpKind, variant: &str) -> bool {
-    std::env::var("PORTOLAN_TEST_ONLY").map_or(true, |only| match only.split_once('.') {
+    let is = |only: &str| match only.split_once('.') {
         Some((o, v)) => o == op.name() && v == variant,
         None => only == op.name(),
-    })
+    };
+    std::env::var("PORTOLAN_TEST_ONLY").map_or(true, |list| list.split(',').any(is))
 }
 
 /// `PORTOLAN_TEST_SAMPLE=8` keeps every eighth case, and all with the encodings that most checkpoints have.

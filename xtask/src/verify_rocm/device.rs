@@ -14,8 +14,8 @@ use crate::{outcome::Outcome, test_run::watch};
 /// Tokens of the text.
 const TOKENS: usize = 32;
 
-/// Runs all of it on the first AMD GPU; benchmarks only if `full`.
-pub(super) fn gate(root: &Path, full: bool) -> Result<Outcome> {
+/// Runs all of it on the first AMD GPU, sample or not: it is seldom at hand.
+pub(super) fn gate(root: &Path) -> Result<Outcome> {
     let is_emulator = env::path("PORTOLAN_HIP_LIBRARY")
         .is_some_and(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains("emu")));
     if is_emulator {
@@ -49,11 +49,9 @@ pub(super) fn gate(root: &Path, full: bool) -> Result<Outcome> {
         findings.extend(skips.map(|skip| format!("{package} {test}: {skip}")));
     }
     findings.extend(text(root)?.into_iter().map(|finding| format!("smoke: {finding}")));
-    if full {
-        let bench = Command::new("cargo").current_dir(root).args(["bench", "--workspace"]).status();
-        if !bench.context("cannot run cargo")?.success() {
-            findings.push("cargo bench failed".to_owned());
-        }
+    let bench = Command::new("cargo").current_dir(root).args(["bench", "--workspace"]).status();
+    if !bench.context("cannot run cargo")?.success() {
+        findings.push("cargo bench failed".to_owned());
     }
     Ok(Outcome::of(format!("{what}: conformance, families, {TOKENS} tokens of SmolLM2"), findings))
 }

@@ -105,7 +105,7 @@ impl Gate {
             Gate::Execute => execute::gate(root, full),
             Gate::Ownership => ownership::gate(root, full),
             Gate::EndToEnd => end_to_end::gate(root, full),
-            Gate::Device => device::gate(root, full),
+            Gate::Device => device::gate(root),
         }
     }
 }
