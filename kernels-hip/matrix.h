@@ -33,6 +33,11 @@
 #error "MATRIX must be 9, 11 or 12: the kind of matrix units"
 #endif
 
+// A vector type: what clang's builtins take. A compiler without such types has VECTOR of its own.
+#ifndef VECTOR
+#define VECTOR(NAME, T, N) typedef T NAME __attribute__((ext_vector_type(N)))
+#endif
+
 static_assert(LANES == (MATRIX == 9 ? 64 : 32), "these matrix units are of waves of another width");
 
 // Eight elements, 16 bytes: what is read and written at once.
@@ -49,7 +54,7 @@ template <typename T> struct Fragment {
     Unit unit[UNITS];
 };
 // A lane's part of a product.
-typedef float Sums __attribute__((ext_vector_type(VALUES)));
+VECTOR(Sums, float, VALUES);
 
 DEVICE u32 lane_id() { return threadIdx.x % LANES; }
 // The row of an operand that this lane holds, and the column of a product.
@@ -71,8 +76,8 @@ DEVICE Sums no_sums() {
 template <typename T> DEVICE void multiply(Sums &sums, const Fragment<T> &a, const Fragment<T> &b);
 
 #if MATRIX == 9
-typedef _Float16 HalfVector __attribute__((ext_vector_type(4)));
-typedef short ShortVector __attribute__((ext_vector_type(4)));
+VECTOR(HalfVector, _Float16, 4);
+VECTOR(ShortVector, short, 4);
 struct alignas(8) Pair {
     u32 word[2];
 };
@@ -95,8 +100,8 @@ template <> DEVICE void multiply<bf16>(Sums &sums, const Fragment<bf16> &a, cons
     }
 }
 #else
-typedef _Float16 HalfVector __attribute__((ext_vector_type(HELD)));
-typedef short ShortVector __attribute__((ext_vector_type(HELD)));
+VECTOR(HalfVector, _Float16, HELD);
+VECTOR(ShortVector, short, HELD);
 #if MATRIX == 11
 #define WMMA_F16 __builtin_amdgcn_wmma_f32_16x16x16_f16_w32
 #define WMMA_BF16 __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32

@@ -23,7 +23,7 @@ const LAYERS: [&str; 7] = [
 ];
 
 /// Crates that only tests may depend on.
-const FOR_TESTS: [&str; 2] = ["hip-emu", "portolan-testkit"];
+const FOR_TESTS: [&str; 3] = ["hip-emu", "hip-on-cuda", "portolan-testkit"];
 
 /// Crates that nothing depends on, and that may depend on all others.
 const TOOLS: [&str; 2] = ["portolan-benches", "xtask"];
@@ -32,7 +32,7 @@ const TOOLS: [&str; 2] = ["portolan-benches", "xtask"];
 const NARROW: [(&str, &[&str]); 2] = [("portolan-text", &[]), ("portolan-cli", &["portolan"])];
 
 /// Crates that may hold unsafe code.
-const UNSAFE: [&str; 3] = ["portolan-device", "portolan-kernels", "hip-emu"];
+const UNSAFE: [&str; 4] = ["portolan-device", "portolan-kernels", "hip-emu", "hip-on-cuda"];
 
 /// Words that name a backend, and so may not stand in the code of `portolan-models`.
 pub(crate) const BACKENDS: [&str; 6] = ["cuda", "rocm", "hip", "cpu", "nvrtc", "hiprtc"];

@@ -64,6 +64,23 @@ HIP_EMU_VECTORS(unsigned long long, ulonglong, 16, 16)
 HIP_EMU_VECTORS(float, float, 8, 16)
 HIP_EMU_VECTORS(double, double, 16, 16)
 
+#ifndef __clang__
+// In the place of clang's vectors, for kernels that declare theirs by such a macro: g++ spells vectors otherwise, and older
+// ones have none of 16-bit floats.
+namespace hip_emu {
+template <typename T, int N> struct alignas(sizeof(T) * N) vector {
+    T element[N];
+    inline __attribute__((always_inline)) T &operator[](int i) { return element[i]; }
+    inline __attribute__((always_inline)) const T &operator[](int i) const { return element[i]; }
+    inline __attribute__((always_inline)) vector &operator*=(T x) {
+        for (T &e : element) e *= x;
+        return *this;
+    }
+};
+} // namespace hip_emu
+#define VECTOR(NAME, T, N) typedef hip_emu::vector<T, N> NAME
+#endif
+
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}

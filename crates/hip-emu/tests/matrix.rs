@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
-use common::{Source, arg, open_with_clang};
+use common::{Source, arg, open_with_compiler};
 
 /// An instruction.
 struct Shape {
@@ -24,13 +24,16 @@ fn check(shape: &Shape, element: &str, fragment: &str, sum: &str) {
     let Shape { device, call, n, k, held, row } = *shape;
     let lanes = if device == "gfx942" { 64 } else { 32 };
     let settings = [("HIP_EMU_DEVICE", device), ("HIP_EMU_ORDER", "random")];
-    let Some(hip) = open_with_clang(&settings, "vectors of 16-bit floats") else { return };
+    let Some(hip) = open_with_compiler(&settings) else { return };
     let text = format!(
         r#"
         typedef {element} T;
         typedef {sum} R;
-        typedef T fragment_t __attribute__((ext_vector_type({held})));
-        typedef R sums_t __attribute__((ext_vector_type({values})));
+        #ifndef VECTOR
+        #define VECTOR(NAME, T, N) typedef T NAME __attribute__((ext_vector_type(N)))
+        #endif
+        VECTOR(fragment_t, T, {held});
+        VECTOR(sums_t, R, {values});
         template <typename F> F as(fragment_t x) {{ return __builtin_bit_cast(F, x); }}
         extern "C" __global__ void k(const T *a, const T *b, R *d) {{
             unsigned lane = threadIdx.x;

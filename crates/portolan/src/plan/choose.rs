@@ -25,6 +25,8 @@ pub(crate) struct Choice {
     pub(crate) input: ValueType,
     /// For up to so many rows, ascending.
     pub(crate) variants: Vec<(usize, &'static Variant)>,
+    /// Most rows of the steps that it was made for. Larger ones ask again.
+    pub(crate) upto: usize,
     /// Why the rows beyond the last variant's have none, where there are such.
     pub(crate) beyond: Option<Refusal>,
 }
@@ -63,18 +65,32 @@ pub(crate) fn choose(
 ) -> Result<Choice, Refusal> {
     let plain = node.inputs.first().map_or(ValueType::Activation, |&v| graph.value(v).dtype);
     // Rows in int8 pay for themselves where the weights are integers too; every quantized matmul asks first.
-    let wants_q8 = target.caps.kind() == DeviceKind::Cpu
+    let most_q8 = most_rows_in_int8(target, node.op.kind());
+    let wants_q8 = first <= most_q8
         && matches!(node.op, Op::Matmul | Op::GateUp(_))
         && plain == ValueType::Activation
         && !target.policy.exact
         && weights.first().is_some_and(|w| w.encoding.is_quantized());
     if wants_q8
-        && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows, first)
+        && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows, (first, most_q8))
         && choice.beyond.is_none()
     {
         return Ok(choice);
     }
-    for_input(target, graph, node, weights, plain, first)
+    for_input(target, graph, node, weights, plain, (first, usize::MAX))
+}
+
+/// Rows of the largest step whose matmuls ask for int8; 0 where none does.
+///
+/// On the CPU that is all. Ports for it on AMD's GPUs are opt-in, and pay for themselves while reading the weights takes
+/// longer than multiplying. What a row comes to then depends on how many others there are.
+fn most_rows_in_int8(target: Target<'_>, op: OpKind) -> usize {
+    let opened = target.policy.switches.get(&op) == Some(&true);
+    match target.caps.kind() {
+        DeviceKind::Cpu => usize::MAX,
+        DeviceKind::Rocm if opened && !target.policy.deterministic => 8,
+        DeviceKind::Rocm | DeviceKind::Cuda => 0,
+    }
 }
 
 fn for_input(
@@ -83,13 +99,15 @@ fn for_input(
     node: &Node,
     weights: &[WeightSpec],
     input: ValueType,
-    first: usize,
+    (first, last): (usize, usize),
 ) -> Result<Choice, Refusal> {
     let rows_of = |set| match set {
         RowSet::Tokens => target.limits.rows,
         RowSet::Selected => target.limits.selected,
     };
     let most = node.outputs.first().map_or(target.limits.rows, |&v| rows_of(graph.value(v).rows));
+    let upto = if last < most { last } else { usize::MAX };
+    let most = most.min(last);
     let kind = node.op.kind();
     let mut variants: Vec<(usize, &'static Variant)> = Vec::new();
     let mut beyond = None;
@@ -119,6 +137,6 @@ fn for_input(
     }
     match beyond {
         Some(refusal) if variants.is_empty() => Err(refusal),
-        beyond => Ok(Choice { input, variants, beyond }),
+        beyond => Ok(Choice { input, variants, upto, beyond }),
     }
 }

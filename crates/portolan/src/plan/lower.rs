@@ -2,7 +2,8 @@
 //! matmul wants them.
 //!
 //! A fused op may have ports for few rows only. It then serves steps of so many rows, and what it comes apart to serves
-//! the larger ones: both write the same values, and a step goes past one of them.
+//! the larger ones: both write the same values, and a step goes past one of them. So it is where a matmul wants int8 rows
+//! in small steps alone.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -107,8 +108,8 @@ struct Lowering<'a> {
     graph: Graph,
     specs: &'a [WeightSpec],
     nodes: Vec<LoweredNode>,
-    /// The int8 rows of a value, once a matmul has asked for them.
-    int8: HashMap<ValueId, ValueId>,
+    /// The int8 rows of a value, once a matmul has asked for them, and the place of the node that makes them.
+    int8: HashMap<ValueId, (ValueId, usize)>,
     failure: Option<Failure>,
 }
 
@@ -122,10 +123,14 @@ impl Lowering<'_> {
     /// goes on, so that all that fail are known.
     fn add(&mut self, node: &Node, first: usize) {
         let (refusal, next) = match self.choose(node, first) {
-            Ok(Choice { beyond: None, input, variants }) => {
-                return self.push(node, input, (first, usize::MAX), variants);
+            Ok(Choice { beyond: None, input, variants, upto }) => {
+                self.push(node, input, (first, upto), variants);
+                if upto < usize::MAX {
+                    self.add(node, upto + 1);
+                }
+                return;
             }
-            Ok(Choice { beyond: Some(refusal), input, variants }) if node.op.kind().is_fused() => {
+            Ok(Choice { beyond: Some(refusal), input, variants, .. }) if node.op.kind().is_fused() => {
                 let most = variants.last().map_or(0, |(most, _)| *most);
                 self.push(node, input, (first, most), variants);
                 (refusal, most + 1)
@@ -147,7 +152,7 @@ impl Lowering<'_> {
     ) {
         let mut lowered = LoweredNode { node: node.clone(), rows, variants };
         if input == ValueType::Q8Rows {
-            match self.int8_of(node.inputs[0], &node.scope) {
+            match self.int8_of(node.inputs[0], &node.scope, rows) {
                 Ok(int8) => lowered.node.inputs[0] = int8,
                 Err(refusal) => return self.fail(node, refusal),
             }
@@ -155,9 +160,12 @@ impl Lowering<'_> {
         self.nodes.push(lowered);
     }
 
-    /// The int8 rows of a value. They are made in steps of any size, since any matmul may share them.
-    fn int8_of(&mut self, value: ValueId, scope: &str) -> Result<ValueId, Refusal> {
-        if let Some(&int8) = self.int8.get(&value) {
+    /// The int8 rows of a value, in steps of `rows`, fewest and most. Matmuls share them: they are made in the steps in
+    /// which any of these asks for them.
+    fn int8_of(&mut self, value: ValueId, scope: &str, rows: (usize, usize)) -> Result<ValueId, Refusal> {
+        if let Some(&(int8, at)) = self.int8.get(&value) {
+            let made = &mut self.nodes[at].rows;
+            *made = (made.0.min(rows.0), made.1.max(rows.1));
             return Ok(int8);
         }
         let info = self.graph.value(value).clone();
@@ -174,8 +182,8 @@ impl Lowering<'_> {
         if let Some(refusal) = beyond {
             return Err(refusal);
         }
-        self.nodes.push(LoweredNode { node, rows: (1, usize::MAX), variants });
-        self.int8.insert(value, int8);
+        self.nodes.push(LoweredNode { node, rows, variants });
+        self.int8.insert(value, (int8, self.nodes.len() - 1));
         Ok(int8)
     }
 

@@ -9,7 +9,7 @@ use portolan_kernels::{
 };
 use portolan_weights::{Encoding, Expr};
 
-use super::{Lowered, Target, lower, place};
+use super::{Lowered, LoweredNode, Target, lower, place};
 
 const LIMITS: StepLimits = StepLimits { rows: 64, selected: 8, seqs: 8, pages: 4 };
 const Q4: Encoding = Encoding::Affine { bits: 4, group: 64, meta: DType::BF16 };
@@ -150,6 +150,36 @@ fn a_cpu_takes_apart_what_it_has_no_port_for() {
     of.sort_unstable();
     of.dedup();
     assert_eq!(of.len(), count, "a value is quantized twice");
+}
+
+/// On an AMD GPU matmuls take int8 where that was asked for, in small steps.
+#[test]
+fn few_rows_are_quantized_where_that_is_opened() {
+    let id = DeviceId { kind: DeviceKind::Rocm, ordinal: 0 };
+    let rocm = DeviceCaps { id, arch: "gfx1100".to_owned(), features: vec!["dot4".to_owned()], ..cuda() };
+    let of = |opened: &[OpKind], deterministic: bool, rows: usize| {
+        let switches = opened.iter().map(|&op| (op, true)).collect();
+        let lowered = lowered(&rocm, &PortPolicy { switches, deterministic, ..PortPolicy::default() });
+        let runs = lowered.nodes.iter().filter(|n| n.rows.0 <= rows && rows <= n.rows.1);
+        // The variant of each matmul, and which ones share what they read.
+        let name =
+            |n: &LoweredNode| n.variants.iter().find(|(upto, _)| rows <= *upto).map_or("-", |(_, v)| v.name);
+        let list: Vec<_> = runs
+            .filter(|n| matches!(n.node.op.kind(), OpKind::Matmul | OpKind::GateUp | OpKind::QuantizeRows))
+            .map(|n| if n.node.op.kind() == OpKind::QuantizeRows { "int8" } else { name(n) })
+            .collect();
+        list.join(" ")
+    };
+    let both = [OpKind::Matmul, OpKind::GateUp];
+    let plain = of(&[], false, 2);
+    assert!(!plain.contains("int8") && !plain.contains("dot4"), "{plain}");
+    assert_eq!(of(&both, true, 2), of(&[], true, 2));
+    assert_eq!(of(&both, false, 9), of(&[], false, 9));
+    // One kernel makes q, k and v for two rows. The head has rows in f32, and keeps them.
+    assert_eq!(of(&both, false, 2), "int8 dot4_2 int8 dot4_2 int8 dot4_2 gemv2");
+    assert_eq!(of(&both, false, 8), "int8 dot4_8 dot4_8 dot4_8 int8 dot4_8 int8 dot4_8 int8 dot4_8 gemv8");
+    let matmul = of(&[OpKind::Matmul], false, 8);
+    assert_eq!(matmul, "int8 dot4_8 dot4_8 dot4_8 int8 dot4_8 gemv8 int8 dot4_8 gemv8");
 }
 
 #[test]
