@@ -20,7 +20,10 @@ const MIB: u64 = 1 << 20;
 /// The emulator: what `PORTOLAN_HIP_LIBRARY` names, or what cargo built with the tests of the whole tree.
 fn emulator() -> Option<PathBuf> {
     let named = std::env::var_os("PORTOLAN_HIP_LIBRARY").map(PathBuf::from);
-    let built = Path::new(env!("CARGO_BIN_EXE_portolan")).with_file_name("libamdhip64_emu.so");
+    // Beside the programs if it was built by itself, among the libraries if tests were.
+    let programs = Path::new(env!("CARGO_BIN_EXE_portolan"));
+    let built = ["deps/libamdhip64_emu.so", "libamdhip64_emu.so"].map(|name| programs.with_file_name(name));
+    let built = built.into_iter().find(|path| path.is_file()).unwrap_or_default();
     let found = named.unwrap_or(built);
     let is_emulator = found.file_name().is_some_and(|name| name.to_string_lossy().contains("emu"));
     if !is_emulator || !found.is_file() {

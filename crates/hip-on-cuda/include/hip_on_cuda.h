@@ -176,6 +176,7 @@ HIP_ON_CUDA_INLINE vector<float, 8> multiply(const F &a, const F &b, const vecto
 #define __builtin_amdgcn_sudot4(a_signed, a, b_signed, b, sum, clamp)                                                  \
     hip_on_cuda::dot4(a_signed, (unsigned)(a), b_signed, (unsigned)(b), sum, clamp)
 #define __builtin_amdgcn_exp2f(x) hip_on_cuda::exp2_approximate(x)
+#define __builtin_exp2f(x) exp2f(x)
 #define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c) hip_on_cuda::multiply<hip_on_cuda::of_half>(a, b, c)
 #define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, c) hip_on_cuda::multiply<hip_on_cuda::of_bf16>(a, b, c)
 #define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c) hip_on_cuda::multiply<hip_on_cuda::of_half>(a, b, c)
