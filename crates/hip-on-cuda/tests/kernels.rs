@@ -82,7 +82,7 @@ fn static_shared_memory_above_48_kib_is_moved() {
         return;
     }
     let caps = caps("gfx1100");
-    let mut all = wanted(&caps, &[DType::BF16], &|_| true).unwrap();
+    let mut all = wanted(&caps, &[DType::BF16], &|_, _| true, &|_| true).unwrap();
     all.retain(|wanted| wanted.file == "attention_mma.hip");
     let mut wanted = all.swap_remove(0);
     for (name, value) in &mut wanted.defines {
@@ -107,7 +107,7 @@ fn kernels_compile_under_the_prelude() {
     let (mut done, mut files, mut failures) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for arch in ARCHS {
         let caps = caps(arch);
-        for wanted in some_of_each_variant(wanted(&caps, &[DType::BF16], &|_| true).unwrap()) {
+        for wanted in some_of_each_variant(wanted(&caps, &[DType::BF16], &|_, _| true, &|_| true).unwrap()) {
             if !done.insert((wanted.file, wanted.defines.clone())) {
                 continue;
             }

@@ -137,7 +137,7 @@ fn every_variant_is_reached_by_a_case() {
         caps(DeviceKind::Rocm, name, &arch.instructions(), if arch.major == 9 { 64 } else { 32 })
     });
     for all in [nvidia.as_slice(), &amd] {
-        let of = |caps| wanted_of(caps, &[DType::BF16], &|_| true).unwrap();
+        let of = |caps| wanted_of(caps, &[DType::BF16], &|_, _| true, &|_| true).unwrap();
         let reached: BTreeSet<_> = all.iter().flat_map(of).map(|w| (w.op, w.variant)).collect();
         for op in OpKind::ALL {
             for variant in chart::slot(op, all[0].kind()) {

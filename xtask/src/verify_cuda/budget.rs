@@ -45,7 +45,7 @@ pub(super) const BUDGET: &[(&str, u32, u32, u32)] = &[
     ("gate_up mma128", 128, 0, 0),
     ("gate_up mma64", 128, 0, 0),
     ("gate_up thin16", 128, 0, 0),
-    ("gate_up thin32", 168, 0, 0),
+    ("gate_up thin32", 184, 0, 0),
     ("gate_up thin8", 128, 0, 0),
     ("matmul gemm", 64, 8704, 0),
     ("matmul gemv1", 88, 36864, 0),

@@ -103,7 +103,7 @@ pub(super) fn gate(target: &str, amount: Amount) -> Result<Outcome> {
         Err(error) => return Ok(Outcome::Skipped(error.to_string())),
     };
     let caps = caps_of(target);
-    let all = wanted(&caps, &[DType::F32, DType::F16, DType::BF16], &|_| true)?;
+    let all = wanted(&caps, &[DType::F32, DType::F16, DType::BF16], &|_, _| true, &|_| true)?;
     let count = all.len();
     let chosen = match amount {
         Amount::All => all,
@@ -195,7 +195,7 @@ mod tests {
         };
         for target in TARGETS {
             let caps = caps_of(target);
-            let all = wanted(&caps, &[DType::BF16], &|_| true).unwrap();
+            let all = wanted(&caps, &[DType::BF16], &|_, _| true, &|_| true).unwrap();
             let few = |w: &&Wanted| ["add simt", "rms_norm simt", "matmul gemv1"].contains(&name(w).as_str());
             let few: Vec<_> = spread(all.clone(), 0).into_iter().filter(|w| few(&w)).collect();
             assert_eq!(few.len(), 3, "{target}");
@@ -214,7 +214,7 @@ mod tests {
         let mut names = std::collections::BTreeSet::new();
         for target in TARGETS {
             let types = [DType::F32, DType::F16, DType::BF16];
-            names.extend(wanted(&caps_of(target), &types, &|_| true).unwrap().iter().map(name));
+            names.extend(wanted(&caps_of(target), &types, &|_, _| true, &|_| true).unwrap().iter().map(name));
         }
         let lines: std::collections::BTreeSet<_> =
             super::super::budget::BUDGET.iter().map(|(name, ..)| (*name).to_owned()).collect();

@@ -65,7 +65,7 @@ pub(super) fn gate(amount: Amount, named: &[String]) -> Result<Outcome> {
         TARGETS.iter().filter(|t| named.is_empty() || named.iter().any(|name| name == t.name)).collect();
     for target in &targets {
         let caps = target.caps()?;
-        let all = wanted(&caps, &ACTIVATIONS, &|_| true)?;
+        let all = wanted(&caps, &ACTIVATIONS, &|_, _| true, &|_| true)?;
         count += all.len();
         let chosen = match amount {
             Amount::All => all,

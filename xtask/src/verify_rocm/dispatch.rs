@@ -56,12 +56,14 @@ fn sources(root: &Path, paths: Vec<PathBuf>) -> Result<Vec<Source>> {
     paths.iter().map(|path| Ok((shown(root, path), read(path)?))).collect()
 }
 
-/// The library and program sources of every crate. Those of hip-emu stand for a device, and are left out.
+/// The library and program sources of every crate. Those of hip-emu and hip-on-cuda stand for a device, and are left out.
 fn rust_sources(root: &Path) -> Result<Vec<Source>> {
     let mut paths = rust_files(&root.join("crates"))?;
     paths.retain(|path| {
         let path = shown(root, path);
-        path.split('/').nth(2) == Some("src") && !path.starts_with("crates/hip-emu/")
+        let stands_for_a_device =
+            ["crates/hip-emu/", "crates/hip-on-cuda/"].iter().any(|c| path.starts_with(c));
+        path.split('/').nth(2) == Some("src") && !stands_for_a_device
     });
     sources(root, paths)
 }

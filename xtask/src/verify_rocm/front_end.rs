@@ -128,7 +128,7 @@ pub(crate) fn child(args: &ChildArgs) -> Result<bool> {
     }
     println!("{KNOWS}");
     let caps = target.caps()?;
-    let kernels = spread(wanted(&caps, &super::compile::ACTIVATIONS, &|_| true)?, 0);
+    let kernels = spread(wanted(&caps, &super::compile::ACTIVATIONS, &|_, _| true, &|_| true)?, 0);
     for job in jobs(&kernels, &caps) {
         match compiler.compile(&job.source, &arch) {
             Ok(_) => println!("{TAKEN}{}", job.name),

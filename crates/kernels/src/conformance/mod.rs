@@ -134,11 +134,7 @@ pub fn run(
         let suite = Suite::new(device, activation)?;
         if device.caps().kind() != DeviceKind::Cpu {
             // Thousands of kernels are better compiled side by side than one by one.
-            let wanted = offline::wanted(device.caps(), &[activation], keep)?;
-            let of = |w: &&offline::Wanted| {
-                chart::slot(w.op, device.caps().kind()).iter().any(|v| v.name == w.variant && filter(w.op, v))
-            };
-            let wanted: Vec<_> = wanted.iter().filter(of).cloned().collect();
+            let wanted = offline::wanted(device.caps(), &[activation], filter, keep)?;
             tracing::info!("{activation}: {} kernels", wanted.len());
             suite.programs.load_ahead(&wanted)?;
         }

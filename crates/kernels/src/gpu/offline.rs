@@ -46,21 +46,29 @@ impl Wanted {
 }
 
 /// Every kernel that the cases of the conformance suite need on a device with these capabilities, each once: of those
-/// ops and cases that `keep` keeps.
-pub fn wanted(caps: &DeviceCaps, activations: &[DType], keep: &dyn Fn(&Case) -> bool) -> Result<Vec<Wanted>> {
+/// variants that `filter` wants, for those cases that `keep` keeps.
+pub fn wanted(
+    caps: &DeviceCaps,
+    activations: &[DType],
+    filter: &dyn Fn(OpKind, &Variant) -> bool,
+    keep: &dyn Fn(&Case) -> bool,
+) -> Result<Vec<Wanted>> {
     let host = Device::cpu(&CpuOptions { threads: 1 })?;
     let mut found = BTreeSet::new();
     for &activation in activations {
         let placer = Placer::new(&host, activation)?;
         for op in OpKind::ALL {
-            for case in cases::of(op).into_iter().filter(|case| keep(case)) {
+            let variants: Vec<_> = variants(op, caps.kind()).iter().filter(|v| filter(op, v)).collect();
+            // Making the cases takes longer than looking at them.
+            let cases = if variants.is_empty() { Vec::new() } else { cases::of(op) };
+            for case in cases.into_iter().filter(|case| keep(case)) {
                 let weights = weight_specs(&case, Layout::Planes);
                 let spec = case.spec(&weights, activation);
-                let serves = |v: &&Variant| {
+                let serves = |v: &&&Variant| {
                     (v.rows.0..=v.rows.1).contains(&spec.rows) && (v.takes)(&spec, caps).is_ok()
                 };
-                let taking = variants(op, caps.kind()).iter().filter(serves);
-                let taking: Vec<_> = taking.filter_map(|v| Some((v, v.entry.gpu()?))).collect();
+                let taking = variants.iter().filter(serves);
+                let taking: Vec<_> = taking.filter_map(|v| Some((*v, v.entry.gpu()?))).collect();
                 if taking.is_empty() || case.rows() == 0 {
                     continue;
                 }

@@ -69,7 +69,7 @@ fn a_broken_kernel_fails() {
 
 /// A few kernels of an architecture.
 fn few(target: &Target) -> Vec<portolan::kernels::gpu::offline::Wanted> {
-    let all = wanted(&target.caps().unwrap(), &[DType::BF16], &|_| true).unwrap();
+    let all = wanted(&target.caps().unwrap(), &[DType::BF16], &|_, _| true, &|_| true).unwrap();
     let few = ["add simt", "rms_norm simt", "matmul gemv1"];
     crate::compile_gate::spread(all, 0).into_iter().filter(|w| few.contains(&name(w).as_str())).collect()
 }
@@ -103,7 +103,9 @@ fn an_argument_struct_that_is_too_wide_fails() {
 fn every_variant_has_a_line_in_the_budget_and_no_line_is_left_over() {
     let mut names = BTreeSet::new();
     for target in &TARGETS {
-        names.extend(wanted(&target.caps().unwrap(), &ACTIVATIONS, &|_| true).unwrap().iter().map(name));
+        names.extend(
+            wanted(&target.caps().unwrap(), &ACTIVATIONS, &|_, _| true, &|_| true).unwrap().iter().map(name),
+        );
     }
     let lines: BTreeSet<_> = budget::BUDGET.iter().map(|(name, ..)| (*name).to_owned()).collect();
     assert_eq!(names, lines);
