@@ -85,7 +85,7 @@ DEVICE void lanes_sync() {
 DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
 DEVICE float not_a_number() { return __uint_as_float(0x7fc00000u); }
 DEVICE float exp_f32(float x) { return __expf(x); }
-// 2^x; what would be subnormal may become 0. HIP 5's compiler has no name for the instruction, and takes it for exp2.
+// 2^x; what would be subnormal may become 0. LOCAL_FIX(9): HIP 5's compiler has no name for the instruction.
 #if __has_builtin(__builtin_amdgcn_exp2f)
 DEVICE float exp2_f32(float x) { return __builtin_amdgcn_exp2f(x); }
 #else

@@ -1,10 +1,11 @@
 //! What a kernel of each variant may take at most, on any architecture of its width.
 //!
-//! A line is the most that a sample takes (up to 27 kernels a variant, on `gfx942` up to 86, as `cargo xtask verify-rocm --only
-//! compile --sample N` prints it), with registers rounded up to the 8 in which the hardware hands them out at least. A change that takes more is to say so here, and why
-//! that is worth it: more registers mean fewer waves on a SIMD, more shared memory fewer blocks on a compute unit. Spilled
-//! vector registers and scratch have no column, for no kernel may have any. A spilled scalar register goes to a lane of a
-//! vector register, which costs a move and no memory; `attention split` has some on CDNA with heads that eight queries share.
+//! A line is the most that samples take (up to 27 kernels a variant, up to 86 on `gfx942`; `cargo xtask verify-rocm --only
+//! compile --sample N` prints it), with registers rounded up to the 8 in which the hardware hands them out at least. A
+//! change that takes more is to say so here, and why that is worth it: more registers mean fewer waves on a SIMD, more
+//! shared memory fewer blocks on a compute unit. Spilled vector registers and scratch have no column, for no kernel may
+//! have any. A spilled scalar register goes to a lane of a vector register, which costs a move and no memory; `attention
+//! split` has some on CDNA with heads that eight queries share.
 //!
 //! Some lines of `gemv` are above 256 at 64 lanes: a lane of CDNA has 512, half of them those of the matrix units, which
 //! the compiler uses as further ones. One wave fits on a SIMD then.
@@ -43,7 +44,6 @@ pub(super) const BUDGET: &[(&str, u32, u32, u32, u32)] = &[
     ("gate_up dot4_2", 96, 96, 0, 0),
     ("gate_up dot4_4", 96, 80, 0, 0),
     ("gate_up dot4_8", 72, 72, 0, 0),
-    ("gate_up dot4_rows", 104, 120, 0, 0),
     ("gate_up gemm", 136, 120, 13056, 0),
     ("gate_up gemv1", 136, 160, 38912, 0),
     ("gate_up gemv2", 176, 216, 38912, 0),
@@ -58,7 +58,6 @@ pub(super) const BUDGET: &[(&str, u32, u32, u32, u32)] = &[
     ("matmul dot4_2", 104, 112, 0, 0),
     ("matmul dot4_4", 72, 72, 0, 0),
     ("matmul dot4_8", 104, 88, 0, 0),
-    ("matmul dot4_rows", 104, 88, 0, 0),
     ("matmul gemm", 56, 96, 8704, 0),
     ("matmul gemv1", 120, 160, 38912, 0),
     ("matmul gemv2", 128, 208, 38912, 0),

@@ -65,31 +65,48 @@ pub(crate) fn choose(
 ) -> Result<Choice, Refusal> {
     let plain = node.inputs.first().map_or(ValueType::Activation, |&v| graph.value(v).dtype);
     // Rows in int8 pay for themselves where the weights are integers too; every quantized matmul asks first.
-    let most_q8 = most_rows_in_int8(target, node.op.kind());
-    let wants_q8 = first <= most_q8
-        && matches!(node.op, Op::Matmul | Op::GateUp(_))
+    let wants_q8 = matches!(node.op, Op::Matmul | Op::GateUp(_))
         && plain == ValueType::Activation
         && !target.policy.exact
-        && weights.first().is_some_and(|w| w.encoding.is_quantized());
-    if wants_q8
-        && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows, (first, most_q8))
-        && choice.beyond.is_none()
-    {
-        return Ok(choice);
+        && weights.first().is_some_and(|w| w.encoding.is_quantized())
+        && has_open_port(target, &spec_of(target, graph, node, weights, ValueType::Q8Rows, first));
+    if wants_q8 && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows, first) {
+        match (choice.beyond.is_none(), choice.variants.last()) {
+            (true, _) => return Ok(choice),
+            // Ports for few rows serve these, and larger steps ask again. What a row comes to then depends on how many
+            // others there are.
+            (false, Some(&(upto, _))) if !target.policy.deterministic => {
+                return Ok(Choice { upto, beyond: None, ..choice });
+            }
+            _ => {}
+        }
     }
-    for_input(target, graph, node, weights, plain, (first, usize::MAX))
+    for_input(target, graph, node, weights, plain, first)
 }
 
-/// Rows of the largest step whose matmuls ask for int8; 0 where none does.
-///
-/// On the CPU that is all. Ports for it on AMD's GPUs are opt-in, and pay for themselves while reading the weights takes
-/// longer than multiplying. What a row comes to then depends on how many others there are.
-fn most_rows_in_int8(target: Target<'_>, op: OpKind) -> usize {
-    let opened = target.policy.switches.get(&op) == Some(&true);
-    match target.caps.kind() {
-        DeviceKind::Cpu => usize::MAX,
-        DeviceKind::Rocm if opened && !target.policy.deterministic => 8,
-        DeviceKind::Rocm | DeviceKind::Cuda => 0,
+/// Whether any port takes a use and need not be opened first. It is asked in silence: that a device has none is no decline.
+fn has_open_port(target: Target<'_>, spec: &OpSpec<'_>) -> bool {
+    let opened = target.policy.switches.get(&spec.op.kind()) == Some(&true);
+    let open = |v: &&Variant| opened || !v.opt_in;
+    slot(spec.op.kind(), target.caps.kind()).iter().filter(open).any(|v| (v.takes)(spec, target.caps).is_ok())
+}
+
+fn spec_of<'a>(
+    target: Target<'_>,
+    graph: &Graph,
+    node: &'a Node,
+    weights: &'a [WeightSpec],
+    input: ValueType,
+    rows: usize,
+) -> OpSpec<'a> {
+    OpSpec {
+        op: &node.op,
+        rows,
+        activation: target.activation,
+        input,
+        input_cols: node.inputs.first().map_or(0, |&v| graph.value(v).cols),
+        weights,
+        cache: node.cache.map(|c| (graph.caches[c.index()].kind, target.cache_dtype)),
     }
 }
 
@@ -99,28 +116,18 @@ fn for_input(
     node: &Node,
     weights: &[WeightSpec],
     input: ValueType,
-    (first, last): (usize, usize),
+    first: usize,
 ) -> Result<Choice, Refusal> {
     let rows_of = |set| match set {
         RowSet::Tokens => target.limits.rows,
         RowSet::Selected => target.limits.selected,
     };
     let most = node.outputs.first().map_or(target.limits.rows, |&v| rows_of(graph.value(v).rows));
-    let upto = if last < most { last } else { usize::MAX };
-    let most = most.min(last);
     let kind = node.op.kind();
     let mut variants: Vec<(usize, &'static Variant)> = Vec::new();
     let mut beyond = None;
     for rows in borders(kind, target.caps.kind(), most).into_iter().filter(|&rows| rows >= first) {
-        let spec = OpSpec {
-            op: &node.op,
-            rows,
-            activation: target.activation,
-            input,
-            input_cols: node.inputs.first().map_or(0, |&v| graph.value(v).cols),
-            weights,
-            cache: node.cache.map(|c| (graph.caches[c.index()].kind, target.cache_dtype)),
-        };
+        let spec = spec_of(target, graph, node, weights, input, rows);
         let selected = select_port(&spec, target.caps, target.policy);
         log_choice(&spec, target.caps, selected);
         let variant = match selected {
@@ -137,6 +144,6 @@ fn for_input(
     }
     match beyond {
         Some(refusal) if variants.is_empty() => Err(refusal),
-        beyond => Ok(Choice { input, variants, upto, beyond }),
+        beyond => Ok(Choice { input, variants, upto: usize::MAX, beyond }),
     }
 }

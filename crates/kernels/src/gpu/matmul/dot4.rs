@@ -33,7 +33,6 @@ pub(super) fn variants() -> Vec<Variant> {
         dot4("dot4_2", (2, 2), &DOT4[1]),
         dot4("dot4_4", (3, 4), &DOT4[2]),
         dot4("dot4_8", (5, 8), &DOT4[3]),
-        dot4("dot4_rows", (9, usize::MAX), &DOT4[3]),
     ]
 }
 
