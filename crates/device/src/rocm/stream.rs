@@ -225,7 +225,19 @@ impl StreamBackend for RocmStream {
         let (id, hip) = (self.context.id, self.context.hip);
         self.bounce().capturing = false;
         // SAFETY: the stream is live.
-        let graph = unsafe { hip.end_capture(self.raw) }.map_err(|e| failed(id, "hipStreamEndCapture", e))?;
+        let ended = unsafe { hip.end_capture(self.raw) };
+        if ended.is_err() {
+            // A stream that still captures cannot be waited for, and what it does would outlive what it uses.
+            // SAFETY: the stream is live; a graph that comes of it is destroyed once.
+            let again = unsafe { hip.end_capture(self.raw) };
+            if let (Ok(graph), Some(destroy)) = (again, hip.hipGraphDestroy)
+                && !graph.is_null()
+            {
+                // SAFETY: as above.
+                let _ = unsafe { destroy(graph) };
+            }
+        }
+        let graph = ended.map_err(|e| failed(id, "hipStreamEndCapture", e))?;
         if graph.is_null() {
             let reason = "the capture was invalidated".to_owned();
             return Err(DeviceError::Failed { device: id, call: "hipStreamEndCapture", reason });
@@ -251,8 +263,9 @@ impl StreamBackend for RocmStream {
 
 impl Drop for RocmStream {
     fn drop(&mut self) {
-        // Nothing that the stream still does may outlive what its owner frees next.
-        let _ = self.synchronize();
+        // Nothing that the stream still does may outlive what its owner frees next: a wait that fails is tried again. If
+        // the device is lost, nothing is done any more.
+        let _ = self.synchronize().or_else(|_| self.synchronize());
         // A handle knows its device, so it is given back even where the device cannot be made the current one.
         // SAFETY: created by `new`, destroyed once.
         let _ = unsafe { (self.context.hip.hipStreamDestroy)(self.raw) };
