@@ -63,7 +63,7 @@ pub fn benches() -> Vec<Bench> {
     for rows in ROWS {
         for encoding in encodings() {
             all.push(embed(encoding, rows));
-            for input in [ValueType::Activation, ValueType::Q8Rows] {
+            for input in [ValueType::Activation, ValueType::Q8Rows, ValueType::Q15Rows] {
                 all.push(matmul(encoding, rows, input));
                 all.push(gate_up(encoding, rows, input));
             }
@@ -162,15 +162,18 @@ fn row_by_row(rows: usize) -> Vec<Bench> {
         bench(named("", HEAD_DIM), Op::RopeTable { rope }, rows, &[], vec![table.clone()]),
         bench(named("", HIDDEN), rotate, rows, &[hidden(), table], vec![hidden()]),
         bench(named("", HIDDEN), Op::SelectRows, rows, &[hidden()], vec![selected]),
-        bench(
-            named("", HIDDEN),
-            Op::QuantizeRows,
-            rows,
-            &[hidden()],
-            vec![info(RowSet::Tokens, HIDDEN, ValueType::Q8Rows)],
-        ),
         bench(named("", logits.cols), Op::Argmax, rows, &[logits], vec![token]),
     ];
+    for how in [RowCodes::Int8, RowCodes::Int15] {
+        let y = info(RowSet::Tokens, HIDDEN, how.value_type());
+        all.push(bench(
+            named(&format!("{how:?} "), HIDDEN),
+            Op::QuantizeRows(how),
+            rows,
+            &[hidden()],
+            vec![y],
+        ));
+    }
     for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2] {
         let name = named(&format!("{f:?} "), HIDDEN);
         all.push(bench(name, Op::Activate(f), rows, &[hidden()], vec![hidden()]));

@@ -50,7 +50,8 @@ fn counts(op: OpKind) -> (usize, (usize, usize), usize, usize) {
 /// `[dtype::Activation, F32]`: what an op of floats reads and writes.
 const FLOATS: &[ValueType] = &[ValueType::Activation, ValueType::F32];
 /// What a matmul reads.
-const FLOATS_OR_INT8: &[ValueType] = &[ValueType::Activation, ValueType::F32, ValueType::Q8Rows];
+const FLOATS_OR_INTEGERS: &[ValueType] =
+    &[ValueType::Activation, ValueType::F32, ValueType::Q8Rows, ValueType::Q15Rows];
 
 struct Check<'a> {
     launch: &'a Launch,
@@ -166,7 +167,7 @@ impl Check<'_> {
                     self.weight(1, &[out_cols])?;
                 }
                 self.shape("columns of input 0", cols, cols.max(1))?;
-                self.input(0, rows, cols, FLOATS_OR_INT8)?;
+                self.input(0, rows, cols, FLOATS_OR_INTEGERS)?;
                 self.output(0, rows, out_cols, FLOATS)
             }
             Op::RopeTable { rope } => self.output(0, tokens, rope.rot(), &[ValueType::F32]),
@@ -206,9 +207,9 @@ impl Check<'_> {
                 self.input(0, tokens, cols, FLOATS)?;
                 self.output(0, RowSet::Selected, cols, FLOATS)
             }
-            Op::QuantizeRows => {
+            Op::QuantizeRows(codes) => {
                 self.input(0, rows, cols, FLOATS)?;
-                self.output(0, rows, cols, &[ValueType::Q8Rows])
+                self.output(0, rows, cols, &[codes.value_type()])
             }
             Op::Argmax => {
                 self.input(0, rows, cols, FLOATS)?;
@@ -225,7 +226,7 @@ impl Check<'_> {
                 self.weight(0, &[out_cols, cols])?;
                 self.weight(1, &[out_cols, cols])?;
                 self.shape("columns of input 0", cols, cols.max(1))?;
-                self.input(0, rows, cols, FLOATS_OR_INT8)?;
+                self.input(0, rows, cols, FLOATS_OR_INTEGERS)?;
                 self.output(0, rows, out_cols, FLOATS)
             }
             Op::Qkv => {

@@ -170,7 +170,8 @@ mod tests {
         let q4 = 17 * (64 / 2 + 2 * 2 * 2);
         let sizes = |x, y| Cost { bytes: x, ops: y };
         let name = "affine4-g32-f16 Activation rows=3 n=17 k=64";
-        check(OpKind::Matmul, name, none, sizes(3 * 64 * 4 + 3 * 17 * 4 + q4, 2 * 3 * 17 * 64));
+        // With a bias of f32.
+        check(OpKind::Matmul, name, none, sizes(3 * 64 * 4 + 3 * 17 * 4 + q4 + 17 * 4, 2 * 3 * 17 * 64));
         check(OpKind::Add, "rows=3 cols=16", none, sizes(3 * 3 * 16 * 4, 3 * 16));
         let name = "f32 vocab=7 dim=39 rows=5";
         check(OpKind::Embed, name, none, sizes(2 * 5 * 39 * 4, 2 * 5 * 39));

@@ -52,8 +52,10 @@ pub enum ValueType {
     F32,
     /// i32.
     I32,
-    /// int8 codes in groups of 32 with an f32 scale and an f32 sum a group; see [`Op::QuantizeRows`].
+    /// int8 codes in groups of 32 with an f32 scale and an f32 sum a group: [`RowCodes::Int8`].
     Q8Rows,
+    /// The same with codes of 15 bits, in two planes of int8: [`RowCodes::Int15`].
+    Q15Rows,
 }
 
 /// What a value is.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use portolan_device::{DType, DeviceKind, Slice};
 use portolan_weights::WeightTensor;
 
-use crate::{CacheKind, Op, RowSet, ValueType};
+use crate::{CacheKind, Op, RowCodes, RowSet, ValueType};
 
 /// Positions a page of a paged cache.
 pub const PAGE_TOKENS: usize = 32;
@@ -98,13 +98,13 @@ pub const fn activation_dtype(device: DeviceKind) -> DType {
 
 /// Bytes of a row of `cols` elements. `activation` is what [`ValueType::Activation`] is on the device.
 ///
-/// A [`ValueType::Q8Rows`] row is `cols` int8 codes (padded to a multiple of 32), then one f32 scale, then one f32
-/// sum for each 32: `32 + 4 + 4` bytes a group.
+/// For a [`ValueType::Q8Rows`] or [`ValueType::Q15Rows`] row: [`RowCodes`].
 pub fn row_bytes(dtype: ValueType, cols: usize, activation: DType) -> usize {
     match dtype {
         ValueType::Activation => cols * activation.size(),
         ValueType::F32 | ValueType::I32 => cols * 4,
-        ValueType::Q8Rows => cols.div_ceil(32) * 40,
+        ValueType::Q8Rows => RowCodes::Int8.row_bytes(cols),
+        ValueType::Q15Rows => RowCodes::Int15.row_bytes(cols),
     }
 }
 

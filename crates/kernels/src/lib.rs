@@ -31,6 +31,7 @@ mod graph;
 mod launch;
 mod op;
 pub mod rope;
+mod row_codes;
 mod takes;
 
 pub use chart::{Decline, OpSpec, PortPolicy, Variant, has_kernel_port, select_port};
@@ -46,6 +47,7 @@ pub use graph::{
 };
 pub use launch::{CacheView, Launch, PAGE_TOKENS, StepBuffers, StepShape, View, activation_dtype, row_bytes};
 pub use op::{Activation, Op, OpKind, RopeStyle};
+pub use row_codes::RowCodes;
 
 /// The result of a call into this crate.
 pub type Result<T, E = KernelError> = std::result::Result<T, E>;

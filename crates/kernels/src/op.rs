@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::rope::RopeFrequencies;
+use crate::{rope::RopeFrequencies, row_codes::RowCodes};
 
 /// How rope pairs up the elements of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,10 +78,9 @@ pub enum Op {
     Mul,
     /// The rows that want logits. Input `[T, c]`. Output `[R, c]`.
     SelectRows,
-    /// Rounds each 32 elements of a row to int8 with one f32 scale (`max|x| / 127`), and keeps the sum of the rounded
-    /// elements, which the bias of an affine weight multiplies.
-    /// Output: a value of type [`crate::ValueType::Q8Rows`].
-    QuantizeRows,
+    /// Rounds each 32 elements of a row to integers with one f32 scale, and keeps the sum of the rounded elements, which
+    /// the bias of an affine weight multiplies. Output: a value of type [`RowCodes::value_type`].
+    QuantizeRows(RowCodes),
     /// The smallest index of a row's largest element. Input `[R, vocab]` f32. Output `[R, 1]` i32.
     Argmax,
 
@@ -212,7 +211,7 @@ impl OpKind {
             OpKind::Add => "elementwise sum",
             OpKind::Mul => "elementwise product",
             OpKind::SelectRows => "the rows that want logits",
-            OpKind::QuantizeRows => "rows rounded to int8 in groups of 32",
+            OpKind::QuantizeRows => "rows rounded to integers in groups of 32",
             OpKind::Argmax => "index of the largest element of a row",
             OpKind::AddRmsNorm => "add, then rms_norm",
             OpKind::GateUp => "two matmuls, an activation and their product",
@@ -244,7 +243,7 @@ impl Op {
             Op::Add => OpKind::Add,
             Op::Mul => OpKind::Mul,
             Op::SelectRows => OpKind::SelectRows,
-            Op::QuantizeRows => OpKind::QuantizeRows,
+            Op::QuantizeRows(_) => OpKind::QuantizeRows,
             Op::Argmax => OpKind::Argmax,
             Op::AddRmsNorm { .. } => OpKind::AddRmsNorm,
             Op::GateUp(_) => OpKind::GateUp,

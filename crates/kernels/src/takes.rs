@@ -4,7 +4,7 @@ use portolan_device::{DType, DeviceCaps};
 use portolan_weights::{Encoding, Layout};
 
 use crate::{
-    CacheKind, Decline, Op, ValueType,
+    CacheKind, Decline, Op, RowCodes, ValueType,
     chart::{OpSpec, WeightSpec},
 };
 
@@ -56,8 +56,8 @@ pub(crate) fn matmul(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     columns_agree(spec)
 }
 
-pub(crate) fn matmul_q8(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
-    check(spec.input == ValueType::Q8Rows, Decline::Dtype)?;
+pub(crate) fn matmul_integers(spec: &OpSpec<'_>, _: &DeviceCaps) -> Answer {
+    check(RowCodes::of(spec.input).is_some(), Decline::Dtype)?;
     weights(spec)?;
     columns_agree(spec)
 }

@@ -22,7 +22,14 @@ fn every_variant_of_the_cpu_agrees_with_its_reference() {
         failures[..failures.len().min(20)].join("\n")
     );
     assert_eq!(summary.failed(), 0);
-    assert_eq!(summary.not_run(), [], "variants that no case reaches");
+    // What this processor lacks, a processor that has it shows.
+    let lacks_vnni = !device.caps().has_feature("avx512vnni");
+    let (lacking, unreached): (Vec<_>, Vec<_>) =
+        summary.not_run().into_iter().partition(|(_, name)| lacks_vnni && name.starts_with("avx512vnni"));
+    if !lacking.is_empty() {
+        portolan_testkit::skipped(&format!("this processor lacks AVX-512 VNNI: {lacking:?}"));
+    }
+    assert_eq!(unreached, [], "variants that no case reaches");
     for op in OpKind::ALL {
         let reached = summary.rows.iter().any(|r| r.op == op && r.cases > 0);
         assert_eq!(reached, has_kernel_port(op, device.caps().kind()), "{op}");

@@ -3,7 +3,7 @@
 
 use portolan_device::{DType, Device, DeviceKind, cpu::CpuOptions};
 use portolan_kernels::{
-    CacheKind, GpuPrograms, Op, OpKind, PAGE_TOKENS, RowSet, StepShape, ValueInfo, ValueType,
+    CacheKind, GpuPrograms, Op, OpKind, PAGE_TOKENS, RowCodes, RowSet, StepShape, ValueInfo, ValueType,
     chart::{self, Entry},
     conformance::{
         Target,
@@ -155,15 +155,13 @@ fn matmul_of_every_encoding() {
     }
 }
 
-/// The int8 matmul is that of the rounded rows, for biases too: `sum_g [ s d dot(c, q) + b d sum(q) ]`.
+/// The matmul of rounded rows is that of the rounded rows, for biases too: `sum_g [ s d dot(c, q) + b d sum(q) ]`.
 #[test]
-fn int8_matmul_of_every_encoding() {
+fn integer_matmul_of_every_encoding() {
     for case in cases::of(OpKind::Matmul) {
-        if case.inputs[0].info.dtype != ValueType::Q8Rows {
-            continue;
-        }
+        let Some(how) = RowCodes::of(case.inputs[0].info.dtype) else { continue };
         let round = |x: &[f32]| -> Vec<f64> {
-            let d = x.iter().fold(0f32, |m, x| m.max(x.abs())) / 127.0;
+            let d = x.iter().fold(0f32, |m, x| m.max(x.abs())) / how.largest() as f32;
             x.iter().map(|x| f64::from((x / d).round_ties_even()) * f64::from(d)).collect()
         };
         let rows = case.inputs[0].numbers.chunks(case.inputs[0].info.cols);

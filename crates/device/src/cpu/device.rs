@@ -77,6 +77,7 @@ fn features() -> Vec<String> {
         add(std::arch::is_x86_feature_detected!("f16c"), "f16c");
         add(std::arch::is_x86_feature_detected!("avx512f"), "avx512f");
         add(std::arch::is_x86_feature_detected!("avx512bw"), "avx512bw");
+        add(std::arch::is_x86_feature_detected!("avx512vl"), "avx512vl");
         add(std::arch::is_x86_feature_detected!("avx512vnni"), "avx512vnni");
         add(std::arch::is_x86_feature_detected!("avxvnni"), "avxvnni");
     }

@@ -9,7 +9,7 @@ use super::{
     place::{Results, floats, place_of},
     tolerance,
 };
-use crate::{CacheKind, ValueInfo, ValueType, cpu::access::Q8Row};
+use crate::{CacheKind, RowCodes, ValueInfo, ValueType, cpu::access::IntRow};
 
 /// How a port failed a case.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,7 +110,8 @@ pub(super) fn compare(
     for (i, info) in case.outputs.iter().enumerate() {
         let (found, expected) = (&found.outputs[i], &expected.outputs[i]);
         match info.dtype {
-            ValueType::Q8Rows => q8_rows(&case.inputs[0], found, &mut worst)?,
+            ValueType::Q8Rows => integer_rows(&case.inputs[0], RowCodes::Int8, found, &mut worst)?,
+            ValueType::Q15Rows => integer_rows(&case.inputs[0], RowCodes::Int15, found, &mut worst)?,
             ValueType::I32 => integers(info, found, expected)?,
             ValueType::Activation | ValueType::F32 => {
                 let found = floats(info, found, activation);
@@ -193,12 +194,13 @@ fn integers(info: &ValueInfo, found: &[u8], expected: &[u8]) -> Result<(), Failu
     }
 }
 
-/// Int8 rows against the numbers that they are made from: two right kernels may differ where a number lies half-way
+/// Rounded rows against the numbers that they are made from: two right kernels may differ where a number lies half-way
 /// between codes.
-fn q8_rows(x: &Value, found: &[u8], worst: &mut Worst) -> Result<(), Failure> {
+fn integer_rows(x: &Value, how: RowCodes, found: &[u8], worst: &mut Worst) -> Result<(), Failure> {
+    let largest = how.largest() as f32;
     let (cols, limit) = (x.info.cols, tolerance::of(crate::OpKind::QuantizeRows).limit);
     for (row, x) in x.numbers.chunks(cols.max(1)).enumerate() {
-        let found = Q8Row::new(found, row, cols);
+        let found = IntRow::new(found, row, cols, how);
         for (g, x) in x.chunks(32).enumerate() {
             let check = |what, col, found: f32, expected: f32, allowed: f32| {
                 let error = (found - expected).abs();
@@ -211,16 +213,17 @@ fn q8_rows(x: &Value, found: &[u8], worst: &mut Worst) -> Result<(), Failure> {
                 Ok(share(error, allowed))
             };
             let max = x.iter().fold(0f32, |m, x| m.max(x.abs()));
-            let scale = check("scale", g, found.scales[g], max / 127.0, limit * max / 127.0)?;
-            let codes: i32 = found.codes[g * 32..][..32].iter().map(|&c| i32::from(c)).sum();
+            let scale = check("scale", g, found.scales[g], max / largest, limit * max / largest)?;
+            let codes: i32 = (0..32).map(|i| found.code(g * 32 + i)).sum();
             let expected = found.scales[g] * codes as f32;
             let sum = check("sum", g, found.sums[g], expected, limit * expected.abs())?;
             worst.meet(limit * scale.max(sum), limit);
             for i in 0..32 {
                 let step = found.scales[g];
-                let code = f32::from(found.codes[g * 32 + i]) * step;
+                let code = found.code(g * 32 + i) as f32 * step;
                 let x = x.get(i).copied().unwrap_or(0.0);
-                check("code", g * 32 + i, code, x, 0.5001 * step)?;
+                // Beside the half step, the quotient and the product are rounded to f32.
+                check("code", g * 32 + i, code, x, 0.5001 * step + 2e-7 * x.abs())?;
             }
         }
     }

@@ -230,13 +230,19 @@ fn panics() {
 fn quantizes_with_the_wrong_rounding() {
     fn kernel(launch: &Launch, shape: StepShape, team: &Team) {
         right(launch, shape, team);
+        let Op::QuantizeRows(how) = launch.op else { return };
         let (y, groups) = (&launch.outputs[0], launch.outputs[0].cols.div_ceil(32));
-        let rows = crate::cpu::access::Rows::<i8>::new(&y.slice, shape.of(y.rows), groups * 40);
+        let rows = crate::cpu::access::Rows::<i8>::new(&y.slice, shape.of(y.rows), how.row_bytes(y.cols));
         for row in 0..shape.of(y.rows) {
             // SAFETY: the kernel is done; nothing else refers to the output.
-            let codes = &mut unsafe { rows.row_mut(row) }[..groups * 32];
-            // One step towards zero, as a truncating kernel would have about half of them.
-            codes.iter_mut().for_each(|c| *c -= c.signum());
+            let codes = &mut unsafe { rows.row_mut(row) }[..groups * 32 * how.planes()];
+            // One step towards zero, as a truncating kernel would have about half of them; of 15 bits the low part.
+            codes
+                .chunks_mut(32)
+                .skip(how.planes() - 1)
+                .step_by(how.planes())
+                .flatten()
+                .for_each(|c| *c -= c.signum());
         }
     }
     check(OpKind::QuantizeRows, kernel, 0.8, wrong);

@@ -5,7 +5,7 @@ use portolan_device::DType;
 use portolan_weights::{Encoding, Planes};
 
 use crate::{
-    CacheKind, Context, Cost, Op, OpSpec, PAGE_TOKENS, RowSet, StepShape, ValueInfo, ValueType,
+    CacheKind, Context, Cost, Op, OpSpec, PAGE_TOKENS, RowCodes, RowSet, StepShape, ValueInfo, ValueType,
     chart::WeightSpec,
     cost::{Use, row_of},
 };
@@ -33,7 +33,7 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 pub struct Value {
     /// What it is.
     pub info: ValueInfo,
-    /// Its numbers: for int8 rows those that the rows were made from.
+    /// Its numbers: for rounded rows those that the rows were made from.
     pub numbers: Vec<f32>,
 }
 
@@ -44,16 +44,19 @@ impl Value {
             ValueType::Activation => encode(activation, &self.numbers),
             ValueType::F32 => encode(DType::F32, &self.numbers),
             ValueType::I32 => self.numbers.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect(),
-            ValueType::Q8Rows => {
-                let cols = self.info.cols.max(1);
-                let mut bytes = vec![0; self.numbers.len() / cols * cols.div_ceil(32) * 40];
-                let rows = bytes.chunks_mut(cols.div_ceil(32) * 40);
-                for (row, out) in self.numbers.chunks(cols).zip(rows) {
-                    crate::cpu::plain::quantize_row(row, out);
-                }
-                bytes
-            }
+            ValueType::Q8Rows => self.rounded(RowCodes::Int8),
+            ValueType::Q15Rows => self.rounded(RowCodes::Int15),
         }
+    }
+
+    fn rounded(&self, how: RowCodes) -> Vec<u8> {
+        let cols = self.info.cols.max(1);
+        let mut bytes = vec![0; self.numbers.len() / cols * how.row_bytes(cols)];
+        let rows = bytes.chunks_mut(how.row_bytes(cols));
+        for (row, out) in self.numbers.chunks(cols).zip(rows) {
+            crate::cpu::plain::quantize_row(row, how, out);
+        }
+        bytes
     }
 }
 

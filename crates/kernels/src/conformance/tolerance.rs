@@ -47,7 +47,7 @@ pub const fn of(op: OpKind) -> Tolerance {
         OpKind::SelectRows | OpKind::CacheAppend => (0.0, "a copy, rounded to nearest even"),
         OpKind::Argmax => (0.0, "an index"),
         OpKind::QuantizeRows => {
-            (1e-6, "codes within half a step of x; a scale within an ulp or two of max|x|/127")
+            (1e-6, "codes within half a step of x; a scale within an ulp or two of max|x|/largest")
         }
         OpKind::Embed => (1e-6, "scale * code + bias, fused or not"),
         OpKind::RmsNorm | OpKind::AddRmsNorm => {

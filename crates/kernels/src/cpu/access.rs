@@ -11,7 +11,10 @@ use bytemuck::Pod;
 use portolan_device::Slice;
 use portolan_weights::{Planes, WeightTensor, decode_row};
 
-use crate::{StepShape, View};
+use crate::{
+    StepShape, View,
+    row_codes::{GROUP, RowCodes},
+};
 
 /// Reads the first `len` elements of a slice.
 ///
@@ -68,31 +71,42 @@ pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R 
     result
 }
 
-/// A row of int8 codes in groups of 32.
+/// A row of codes in groups of 32, as [`RowCodes`] lays it out.
 #[derive(Clone, Copy)]
-pub(crate) struct Q8Row<'a> {
-    /// Codes, padded to whole groups.
-    pub(crate) codes: &'a [i8],
+pub(crate) struct IntRow<'a> {
+    /// Planes of codes, padded to whole groups.
+    planes: &'a [i8],
+    how: RowCodes,
     /// One a group.
     pub(crate) scales: &'a [f32],
     /// The sum of each group: its scale times the sum of its codes.
     pub(crate) sums: &'a [f32],
 }
 
-impl<'a> Q8Row<'a> {
+impl<'a> IntRow<'a> {
     /// Row `row` of `[_, cols]` rows in `bytes`.
-    pub(crate) fn new(bytes: &'a [u8], row: usize, cols: usize) -> Self {
-        let groups = cols.div_ceil(32);
-        let row = &bytes[row * groups * 40..][..groups * 40];
-        let (codes, floats) = row.split_at(groups * 32);
+    pub(crate) fn new(bytes: &'a [u8], row: usize, cols: usize, how: RowCodes) -> Self {
+        let groups = cols.div_ceil(GROUP);
+        let row = &bytes[row * how.row_bytes(cols)..][..how.row_bytes(cols)];
+        let (planes, floats) = row.split_at(groups * GROUP * how.planes());
         let (scales, sums) = bytemuck::cast_slice(floats).split_at(groups);
-        Q8Row { codes: bytemuck::cast_slice(codes), scales, sums }
+        IntRow { planes: bytemuck::cast_slice(planes), how, scales, sums }
+    }
+
+    /// The code of an element, or of the padding.
+    pub(crate) fn code(&self, i: usize) -> i32 {
+        let at = i / GROUP * GROUP * self.how.planes() + i % GROUP;
+        let high = i32::from(self.planes[at]);
+        match self.how {
+            RowCodes::Int8 => high,
+            RowCodes::Int15 => 128 * high + i32::from(self.planes[at + GROUP]),
+        }
     }
 }
 
-/// The int8 rows of a value in this step, as bytes for [`Q8Row::new`].
-pub(crate) fn q8_values(view: &View, shape: StepShape) -> &[u8] {
-    read(&view.slice, shape.of(view.rows) * view.cols.div_ceil(32) * 40)
+/// The rounded rows of a value in this step, as bytes for [`IntRow::new`].
+pub(crate) fn integer_values(view: &View, how: RowCodes, shape: StepShape) -> &[u8] {
+    read(&view.slice, shape.of(view.rows) * how.row_bytes(view.cols))
 }
 
 /// Memory that several threads write, each its own rows.

@@ -10,7 +10,7 @@ use super::{
     simt::{self, BLOCK, UNIT, number, simt},
     takes,
 };
-use crate::{Activation, Launch, Op, OpKind, StepShape, View, chart::Variant};
+use crate::{Activation, Decline, Launch, Op, OpKind, OpSpec, RowCodes, StepShape, View, chart::Variant};
 
 /// `Args` of elementwise.cu.
 #[repr(C)]
@@ -61,9 +61,14 @@ pub(super) fn variants(op: OpKind) -> Vec<Variant> {
         OpKind::Activate => vec![simt(takes::floats, "every function", &ACTIVATE)],
         OpKind::Add => vec![simt(takes::floats, ANY, &ADD)],
         OpKind::Mul => vec![simt(takes::floats, ANY, &MUL)],
-        OpKind::QuantizeRows => vec![simt(takes::floats, ANY, &QUANTIZE_ROWS)],
+        OpKind::QuantizeRows => vec![simt(takes_quantize, "int8; any size", &QUANTIZE_ROWS)],
         _ => Vec::new(),
     }
+}
+
+fn takes_quantize(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
+    takes::floats(spec, caps)?;
+    if *spec.op == Op::QuantizeRows(RowCodes::Int8) { Ok(()) } else { Err(Decline::Dtype) }
 }
 
 fn defines(launch: &Launch, _: &DeviceCaps) -> Defines {

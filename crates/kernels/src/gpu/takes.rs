@@ -3,7 +3,8 @@
 use portolan_device::DType;
 
 pub(super) use crate::takes::{
-    Answer, attention, cache_append, check, embed, floats, matmul, matmul_q8, pages, rms_norm, rope, weights,
+    Answer, attention, cache_append, check, embed, floats, matmul, matmul_integers, pages, rms_norm, rope,
+    weights,
 };
 use crate::{Launch, ValueType, View};
 
@@ -11,6 +12,6 @@ use crate::{Launch, ValueType, View};
 pub(super) fn value_dtype(view: &View, launch: &Launch) -> DType {
     match view.dtype {
         ValueType::Activation => launch.activation,
-        ValueType::I32 | ValueType::Q8Rows | ValueType::F32 => DType::F32,
+        ValueType::I32 | ValueType::Q8Rows | ValueType::Q15Rows | ValueType::F32 => DType::F32,
     }
 }

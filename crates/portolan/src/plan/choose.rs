@@ -64,13 +64,19 @@ pub(crate) fn choose(
     first: usize,
 ) -> Result<Choice, Refusal> {
     let plain = node.inputs.first().map_or(ValueType::Activation, |&v| graph.value(v).dtype);
-    // Rows in int8 pay for themselves where the weights are integers too; every quantized matmul asks first.
-    let wants_q8 = matches!(node.op, Op::Matmul | Op::GateUp(_))
+    // Rows of integers pay for themselves where the weights are integers too; every quantized matmul asks first, and for
+    // int8 before 15 bits, since ports of int8 are there for whoever opened them.
+    let wants_integers = matches!(node.op, Op::Matmul | Op::GateUp(_))
         && plain == ValueType::Activation
         && !target.policy.exact
-        && weights.first().is_some_and(|w| w.encoding.is_quantized())
-        && has_open_port(target, &spec_of(target, graph, node, weights, ValueType::Q8Rows, first));
-    if wants_q8 && let Ok(choice) = for_input(target, graph, node, weights, ValueType::Q8Rows, first) {
+        && weights.first().is_some_and(|w| w.encoding.is_quantized());
+    let open =
+        |input: &ValueType| has_open_port(target, &spec_of(target, graph, node, weights, *input, first));
+    let integers =
+        [ValueType::Q8Rows, ValueType::Q15Rows].into_iter().find(|input| wants_integers && open(input));
+    if let Some(input) = integers
+        && let Ok(choice) = for_input(target, graph, node, weights, input, first)
+    {
         match (choice.beyond.is_none(), choice.variants.last()) {
             (true, _) => return Ok(choice),
             // Ports for few rows serve these, and larger steps ask again. What a row comes to then depends on how many

@@ -11,7 +11,7 @@ use std::{
 };
 
 use portolan_kernels::{
-    Graph, KernelError, Node, Op, ValueId, ValueType, Variant,
+    Graph, KernelError, Node, Op, RowCodes, ValueId, ValueType, Variant,
     chart::{WeightSpec, layouts},
     decompose,
 };
@@ -89,7 +89,7 @@ fn attempt(target: Target<'_>, graph: &Graph, specs: &[WeightSpec]) -> Result<Lo
     let mut graph = graph.clone();
     let source = std::mem::take(&mut graph.nodes);
     let mut lowering =
-        Lowering { target, graph, specs, nodes: Vec::new(), int8: HashMap::new(), failure: None };
+        Lowering { target, graph, specs, nodes: Vec::new(), rounded: HashMap::new(), failure: None };
     for node in &source {
         lowering.add(node, 1);
     }
@@ -108,8 +108,8 @@ struct Lowering<'a> {
     graph: Graph,
     specs: &'a [WeightSpec],
     nodes: Vec<LoweredNode>,
-    /// The int8 rows of a value, once a matmul has asked for them, and the place of the node that makes them.
-    int8: HashMap<ValueId, (ValueId, usize)>,
+    /// The rows of a value rounded to integers, once a matmul has asked for them, and the place of the node that makes them.
+    rounded: HashMap<(ValueId, RowCodes), (ValueId, usize)>,
     failure: Option<Failure>,
 }
 
@@ -151,40 +151,46 @@ impl Lowering<'_> {
         variants: Vec<(usize, &'static Variant)>,
     ) {
         let mut lowered = LoweredNode { node: node.clone(), rows, variants };
-        if input == ValueType::Q8Rows {
-            match self.int8_of(node.inputs[0], &node.scope, rows) {
-                Ok(int8) => lowered.node.inputs[0] = int8,
+        if let Some(how) = RowCodes::of(input) {
+            match self.rounded(node.inputs[0], how, &node.scope, rows) {
+                Ok(rounded) => lowered.node.inputs[0] = rounded,
                 Err(refusal) => return self.fail(node, refusal),
             }
         }
         self.nodes.push(lowered);
     }
 
-    /// The int8 rows of a value, in steps of `rows`, fewest and most. Matmuls share them: they are made in the steps in
-    /// which any of these asks for them.
-    fn int8_of(&mut self, value: ValueId, scope: &str, rows: (usize, usize)) -> Result<ValueId, Refusal> {
-        if let Some(&(int8, at)) = self.int8.get(&value) {
+    /// The rows of a value rounded to integers, in steps of `rows`, fewest and most. Matmuls share them: they are made in the
+    /// steps in which any of these asks for them.
+    fn rounded(
+        &mut self,
+        value: ValueId,
+        how: RowCodes,
+        scope: &str,
+        rows: (usize, usize),
+    ) -> Result<ValueId, Refusal> {
+        if let Some(&(rounded, at)) = self.rounded.get(&(value, how)) {
             let made = &mut self.nodes[at].rows;
             *made = (made.0.min(rows.0), made.1.max(rows.1));
-            return Ok(int8);
+            return Ok(rounded);
         }
         let info = self.graph.value(value).clone();
-        let int8 = self.graph.add_value(info.rows, info.cols, ValueType::Q8Rows);
+        let rounded = self.graph.add_value(info.rows, info.cols, how.value_type());
         let node = Node {
-            op: Op::QuantizeRows,
+            op: Op::QuantizeRows(how),
             scope: scope.to_owned(),
             inputs: vec![value],
             weights: Vec::new(),
             cache: None,
-            outputs: vec![int8],
+            outputs: vec![rounded],
         };
         let Choice { variants, beyond, .. } = self.choose(&node, 1)?;
         if let Some(refusal) = beyond {
             return Err(refusal);
         }
         self.nodes.push(LoweredNode { node, rows, variants });
-        self.int8.insert(value, (int8, self.nodes.len() - 1));
-        Ok(int8)
+        self.rounded.insert((value, how), (rounded, self.nodes.len() - 1));
+        Ok(rounded)
     }
 
     fn fail(&mut self, node: &Node, refusal: Refusal) {

@@ -51,7 +51,7 @@ fn one(encoding: Encoding, rows: usize, n: usize, k: usize, input: ValueType, in
 pub(super) fn matmul() -> Vec<Case> {
     let mut cases = Vec::new();
     for encoding in encodings() {
-        for input in [ValueType::Activation, ValueType::Q8Rows] {
+        for input in [ValueType::Activation, ValueType::Q8Rows, ValueType::Q15Rows] {
             cases.push(one(encoding, 0, 5, columns(encoding, 1), input, 0));
             for rows in ROWS {
                 for (i, (n, _)) in SIZES.into_iter().enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn matmul() -> Vec<Case> {
         Encoding::TwoLevel { bits: 6, group: 16, minima: false },
     ];
     for encoding in super::weights::DENSE.into_iter().chain(quantized) {
-        for input in [ValueType::Activation, ValueType::Q8Rows] {
+        for input in [ValueType::Activation, ValueType::Q8Rows, ValueType::Q15Rows] {
             cases.push(one(encoding, 131, 147, 1280, input, cases.len()));
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn gate_up() -> Vec<Case> {
     let functions = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu2];
     let mut cases = Vec::new();
     for encoding in encodings() {
-        for input in [ValueType::Activation, ValueType::Q8Rows] {
+        for input in [ValueType::Activation, ValueType::Q8Rows, ValueType::Q15Rows] {
             // Few encodings in all row counts at whose borders variants change.
             let common = matches!(
                 encoding,

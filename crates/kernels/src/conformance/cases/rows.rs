@@ -7,7 +7,7 @@ use super::{
     weights::{DENSE, encodings, random, shortest_row},
 };
 use crate::{
-    Activation, Op, RopeStyle, RowSet, ValueType,
+    Activation, Op, RopeStyle, RowCodes, RowSet, ValueType,
     conformance::{
         host::{Case, Value},
         rng::Rng,
@@ -186,14 +186,18 @@ pub(super) fn select_rows() -> Vec<Case> {
 }
 
 pub(super) fn quantize_rows() -> Vec<Case> {
+    [RowCodes::Int8, RowCodes::Int15].into_iter().flat_map(rounded_to).collect()
+}
+
+fn rounded_to(how: RowCodes) -> Vec<Case> {
     over_sizes(|rows, cols, index| {
-        let name = format!("rows={rows} cols={cols}");
+        let name = format!("{how:?} rows={rows} cols={cols}");
         let mut x = uneven(&mut Rng::named(&name), rows, cols);
         // A number far above its group's others.
         if let Some(last) = x.numbers.last_mut() {
             *last = -50.0;
         }
-        let case = case(name, Op::QuantizeRows, rows, vec![x], vec![made(cols, ValueType::Q8Rows)]);
+        let case = case(name, Op::QuantizeRows(how), rows, vec![x], vec![made(cols, how.value_type())]);
         if index % 4 == 3 { selected(case) } else { case }
     })
 }

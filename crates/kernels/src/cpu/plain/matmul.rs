@@ -8,7 +8,8 @@ use portolan_weights::decode_row;
 use super::dot::{dot, dots};
 use crate::{
     Launch, StepShape,
-    cpu::access::{Q8Row, Rows, output, planes, q8_values, values, with_scratch, with_vector},
+    cpu::access::{IntRow, Rows, integer_values, output, planes, values, with_scratch, with_vector},
+    row_codes::{GROUP, RowCodes},
 };
 
 /// Weight rows that a chunk of the work decodes at once. With rows of a few thousand columns they stay in
@@ -34,15 +35,16 @@ pub(super) fn matmul(launch: &Launch, shape: StepShape, team: &Team) {
     });
 }
 
-/// The reference of int8 matmuls: the codes are made f32 again.
-pub(super) fn matmul_q8(launch: &Launch, shape: StepShape, team: &Team) {
+/// The reference of matmuls of rounded rows: the codes are made f32 again.
+pub(super) fn matmul_integers(launch: &Launch, shape: StepShape, team: &Team) {
     let x = &launch.inputs[0];
     let (rows, k) = (shape.of(x.rows), x.cols);
-    let bytes = q8_values(x, shape);
+    let Some(codes) = RowCodes::of(x.dtype) else { return };
+    let bytes = integer_values(x, codes, shape);
     blocks(launch, shape, team, |w, block, bias, y| {
         with_scratch(k, |x| {
             for row in 0..rows {
-                dequantize(Q8Row::new(bytes, row, k), x);
+                dequantize(IntRow::new(bytes, row, k, codes), x);
                 for (column, w) in block.clone().zip(w.chunks(k.max(1))) {
                     // SAFETY: the columns of `block` belong to this chunk alone.
                     let y = unsafe { y.part_mut(row, column, 1) };
@@ -100,10 +102,8 @@ fn block_of_dots(x: &[f32], w: &[f32], k: usize, mut put: impl FnMut(usize, usiz
     }
 }
 
-fn dequantize(row: Q8Row<'_>, x: &mut [f32]) {
-    for ((x, codes), scale) in x.chunks_mut(32).zip(row.codes.chunks(32)).zip(row.scales) {
-        for (x, code) in x.iter_mut().zip(codes) {
-            *x = scale * f32::from(*code);
-        }
+fn dequantize(row: IntRow<'_>, x: &mut [f32]) {
+    for (i, x) in x.iter_mut().enumerate() {
+        *x = row.scales[i / GROUP] * row.code(i) as f32;
     }
 }

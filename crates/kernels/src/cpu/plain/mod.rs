@@ -19,7 +19,7 @@ pub(crate) use quantize::quantize_row;
 use portolan_device::DeviceCaps;
 
 use crate::{
-    Decline, OpKind,
+    Decline, OpKind, RowCodes,
     chart::{CpuKernel, Entry, OpSpec, Variant},
     takes,
 };
@@ -47,13 +47,13 @@ static EMBED: [Variant; 1] = [plain(takes::embed, PLANES, rows::embed)];
 static RMS_NORM: [Variant; 1] = [plain(takes::rms_norm, ANY, norm::rms_norm)];
 static MATMUL: [Variant; 2] = [
     Variant {
-        name: "plain_q8",
+        name: "plain_integers",
         exact: false,
         ..plain(
-            takes::matmul_q8,
+            takes::matmul_integers,
             "int8 rows, made f32 again; weights of any encoding as planes; the reference of int8 kernels, not meant \
              to be chosen",
-            matmul::matmul_q8,
+            matmul::matmul_integers,
         )
     },
     plain(takes::matmul, PLANES, matmul::matmul),
@@ -93,10 +93,10 @@ pub(crate) fn variants(op: OpKind) -> &'static [Variant] {
     }
 }
 
-/// The plain kernel of a primitive for a use: the int8 reference where the input is int8 rows.
+/// The plain kernel of a primitive for a use: the reference of rounded rows where the input is such.
 pub(crate) fn kernel(op: OpKind, input: crate::ValueType) -> Option<CpuKernel> {
-    let int8 = input == crate::ValueType::Q8Rows;
-    let variant = variants(op).iter().find(|v| (v.name == "plain_q8") == int8)?;
+    let integers = RowCodes::of(input).is_some();
+    let variant = variants(op).iter().find(|v| (v.name == "plain_integers") == integers)?;
     match variant.entry {
         Entry::Cpu(kernel) => Some(kernel),
         Entry::Gpu(_) => None,

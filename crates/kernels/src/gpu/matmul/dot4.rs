@@ -38,7 +38,10 @@ pub(super) fn variants() -> Vec<Variant> {
 
 fn takes_dot4(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Answer {
     check(caps.has_feature("dot4"), Decline::Arch)?;
-    takes::matmul_q8(spec, caps)?;
+    takes::matmul_integers(spec, caps)?;
+    if spec.input != crate::ValueType::Q8Rows {
+        return Err(Decline::Dtype);
+    }
     operands(spec)?;
     match spec.weights.first().map(|w| w.encoding) {
         Some(Encoding::Affine { bits: 4 | 8, group, .. }) => check(group.is_multiple_of(32), Decline::Dtype),

@@ -1,4 +1,4 @@
-//! The codes of a sub-group: unpacked, and multiplied with int8 rows.
+//! The codes of a sub-group: unpacked, and multiplied with rows of integers.
 
 use std::arch::x86_64::*;
 
@@ -84,44 +84,80 @@ unsafe fn quad<K: Kind>(p: *const u8, j: usize) -> (__m256i, __m256i) {
     }
 }
 
-/// Integer dot products of a sub-group (or half `h` of it) with `R` rows.
+/// Codes of one scale's quads, or of half of them, in registers: what rows of x are multiplied with one after the other.
+pub(super) type Unit = [(__m256i, __m256i); 8];
+
+/// Quads of unit `u` of the sub-group at `p`: the first [`Kind::UNIT`] of the result, in the order in which they are stored.
 ///
 /// # Safety
-/// A sub-group's codes can be read at `codes`, and 32 int8 at each of `xs + r * stride`.
+/// A sub-group's codes can be read at `p`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dot<K: Kind, const R: usize>(
-    codes: *const u8,
-    xs: *const u8,
-    stride: usize,
-    h: usize,
-) -> [__m256i; R] {
-    let ones = _mm256_set1_epi16(1);
-    let mut total = [_mm256_setzero_si256(); R];
-    let mut pairs = [_mm256_setzero_si256(); R];
-    let quads = 8 / K::HALVES;
-    for i in 0..quads {
-        // Quads i and i + 4 share a vector of 4-bit codes: take them one after the other.
-        let j = if K::HALVES == 1 && K::BITS == 4 { i / 2 + i % 2 * 4 } else { h * 4 + i };
+pub(super) unsafe fn unit<K: Kind>(p: *const u8, u: usize) -> Unit {
+    let mut unit = [(_mm256_setzero_si256(), _mm256_setzero_si256()); 8];
+    for (i, quad_of) in unit.iter_mut().enumerate().take(K::UNIT) {
         // SAFETY: the caller's promise.
-        let (magnitudes, numbers) = unsafe { quad::<K>(codes, j) };
-        for r in 0..R {
-            // SAFETY: element `4j` of row `r`; four bytes from there.
-            let four = unsafe { xs.add(r * stride + 4 * j).cast::<i32>().read_unaligned() };
-            let four = _mm256_set1_epi32(four);
-            let signed = match K::CODE {
-                Code::Unsigned => four,
-                _ => _mm256_sign_epi8(four, numbers),
-            };
-            let products = _mm256_maddubs_epi16(magnitudes, signed);
-            pairs[r] = if i % K::QUADS_IN_I16 == 0 { products } else { _mm256_add_epi16(pairs[r], products) };
-            if i % K::QUADS_IN_I16 == K::QUADS_IN_I16 - 1 {
-                let sums = _mm256_madd_epi16(pairs[r], ones);
-                total[r] = if i < K::QUADS_IN_I16 { sums } else { _mm256_add_epi32(total[r], sums) };
+        *quad_of = unsafe { quad::<K>(p, u * K::UNIT + i) };
+    }
+    unit
+}
+
+/// Four int8 of x to meet a quad of codes, which take their signs.
+///
+/// # Safety
+/// Four bytes can be read at `p`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn four<K: Kind>(p: *const u8, numbers: __m256i) -> __m256i {
+    // SAFETY: the caller's promise.
+    let four = _mm256_set1_epi32(unsafe { p.cast::<i32>().read_unaligned() });
+    match K::CODE {
+        Code::Unsigned => four,
+        _ => _mm256_sign_epi8(four, numbers),
+    }
+}
+
+/// Integer dot products of unit `u` with a row in `PLANES` planes.
+///
+/// # Safety
+/// `PLANES` times 32 int8 can be read at `xs`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn dot<K: Kind, const PLANES: usize>(codes: &Unit, xs: *const u8, u: usize) -> __m256i {
+    let mut total = _mm256_setzero_si256();
+    for first in (0..K::UNIT).step_by(K::QUADS_IN_I16) {
+        for plane in 0..PLANES {
+            let mut pairs = _mm256_setzero_si256();
+            for i in first..first + K::QUADS_IN_I16 {
+                let (magnitudes, numbers) = codes[i];
+                // SAFETY: element `4j` of a plane; four bytes from there.
+                let x = unsafe { four::<K>(xs.add(32 * plane + 4 * (u * K::UNIT + i)), numbers) };
+                let products = _mm256_maddubs_epi16(magnitudes, x);
+                pairs = if i == first { products } else { _mm256_add_epi16(pairs, products) };
             }
+            // The last plane counts once, the one before it 128 times.
+            let weight = _mm256_set1_epi16(if plane + 1 == PLANES { 1 } else { 128 });
+            let sums = _mm256_madd_epi16(pairs, weight);
+            total = if first + plane == 0 { sums } else { _mm256_add_epi32(total, sums) };
         }
     }
     total
+}
+
+/// The sum of 16 codes of a row in `PLANES` planes.
+///
+/// # Safety
+/// 16 bytes of each plane can be read, 32 apart, from `p` on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn sum16<const PLANES: usize>(p: *const u8) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match PLANES {
+            1 => sum16_bytes(p) as f32,
+            _ => (128 * sum16_bytes(p) + sum16_bytes(p.add(32))) as f32,
+        }
+    }
 }
 
 /// The sum of 16 int8.
@@ -130,12 +166,12 @@ pub(super) unsafe fn dot<K: Kind, const R: usize>(
 /// They can be read at `p`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn sum16(p: *const u8) -> f32 {
+unsafe fn sum16_bytes(p: *const u8) -> i32 {
     // SAFETY: the caller's promise.
     let bytes = unsafe { _mm_loadu_si128(p.cast()) };
     let pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), bytes);
     let fours = _mm_madd_epi16(pairs, _mm_set1_epi16(1));
     let twos = _mm_add_epi32(fours, _mm_srli_si128::<8>(fours));
     let one = _mm_add_epi32(twos, _mm_srli_si128::<4>(twos));
-    _mm_cvtsi128_si32(one) as f32
+    _mm_cvtsi128_si32(one)
 }

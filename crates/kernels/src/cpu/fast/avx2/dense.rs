@@ -12,7 +12,7 @@ use portolan_weights::{Encoding, Layout};
 
 use super::{
     decode::decode,
-    int8::CHUNK_BYTES,
+    integer::CHUNK_BYTES,
     simd::{Lanes, activate8, available, load_tail, load8, sum8, takes_activation},
     vector::{takes_vector, with_bias},
 };

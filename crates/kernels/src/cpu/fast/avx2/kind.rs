@@ -26,6 +26,11 @@ pub(super) trait Kind {
     const HALVES: usize;
     /// Quads whose products can be summed in 16 bits: a pair of products is at most `2 * 127 * |code|`.
     const QUADS_IN_I16: usize;
+    /// Quads that are unpacked at once and stay in registers while rows pass by: a code with a sign takes two.
+    const UNIT: usize = match Self::CODE {
+        Code::Unsigned => 8 / Self::HALVES,
+        _ => 4,
+    };
 }
 
 pub(super) struct Affine<const BITS: usize, const META: u8>;

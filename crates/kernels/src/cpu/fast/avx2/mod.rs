@@ -15,7 +15,7 @@ mod decode;
 mod dense;
 mod elementwise;
 mod embed;
-mod int8;
+mod integer;
 mod kind;
 mod norm;
 mod paged;
@@ -27,6 +27,7 @@ mod scales;
 mod simd;
 mod tile;
 mod vector;
+mod vnni;
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,14 @@ pub(super) fn variants(op: OpKind) -> &'static [Variant] {
     match op {
         OpKind::Embed => &[embed::EMBED],
         OpKind::RmsNorm => &[norm::RMS_NORM],
-        OpKind::Matmul => &[int8::MATMUL, dense::MATMUL, dense::MATMUL_DECODED],
+        OpKind::Matmul => &[
+            integer::MATMUL_VNNI,
+            integer::MATMUL,
+            integer::MATMUL_VNNI_INT8,
+            integer::MATMUL_INT8,
+            dense::MATMUL,
+            dense::MATMUL_DECODED,
+        ],
         OpKind::Rope => &[rope::ROPE],
         OpKind::Attention => &[attention::ATTENTION],
         OpKind::Activate => &[elementwise::ACTIVATE],
@@ -44,7 +52,13 @@ pub(super) fn variants(op: OpKind) -> &'static [Variant] {
         OpKind::QuantizeRows => &[quantize::QUANTIZE_ROWS],
         OpKind::Argmax => &[argmax::ARGMAX],
         OpKind::AddRmsNorm => &[norm::ADD_RMS_NORM],
-        OpKind::GateUp => &[int8::GATE_UP, dense::GATE_UP],
+        OpKind::GateUp => &[
+            integer::GATE_UP_VNNI,
+            integer::GATE_UP,
+            integer::GATE_UP_VNNI_INT8,
+            integer::GATE_UP_INT8,
+            dense::GATE_UP,
+        ],
         OpKind::RopeAppend => &[rope::ROPE_APPEND],
         // Moving rows, and a table a step, cost next to nothing: the plain kernels serve.
         _ => &[],

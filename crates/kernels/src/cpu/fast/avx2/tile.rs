@@ -1,7 +1,8 @@
-//! The inner loop over a block of the layout [`super::rows8`] and a few int8 rows.
+//! The inner loop over a block of the layout [`super::rows8`] and a few rows of integers.
 //!
-//! For each element of the result the order of the sum is one and the same for one row and for many: along k, a
-//! scale group at a time, exact integers within it. So a row's result does not depend on the rows beside it.
+//! For each element of the result the order of the sum is one and the same for one row and for many, and for every
+//! instruction set: along k, a scale group at a time, exact integers within it. So a row's result does not depend on the
+//! rows beside it.
 
 use std::arch::x86_64::*;
 
@@ -9,28 +10,32 @@ use portolan_device::DType;
 use portolan_weights::SUPER_GROUP;
 
 use super::{
-    codes::{dot, sum16},
+    codes::{dot, sum16, unit},
     kind::{Affine, Kind, MxFp4, NvFp4, Q2K, Q3K, Q4K, Q5K, Q6K},
     rows8::{Format, SUB, Scales},
     scales::scales,
+    vnni::dot as dot_vnni,
 };
+use crate::RowCodes;
 
-/// Rows of type `Q8Rows`, as a tile reads them.
+/// Rows as [`RowCodes`] lays them out, as a tile reads them.
 #[derive(Clone, Copy)]
-pub(super) struct QRows {
+pub(super) struct IntRows {
     /// First byte of the first row.
-    pub(super) ptr: *const u8,
+    ptr: *const u8,
     /// Groups of 32 a row.
-    pub(super) groups: usize,
+    groups: usize,
+    /// Bytes of a row.
+    stride: usize,
 }
 
 // SAFETY: a pointer to an input, which nobody writes while the launch runs.
-unsafe impl Sync for QRows {}
+unsafe impl Sync for IntRows {}
 
-impl QRows {
-    /// Bytes of a row of `groups` groups.
-    pub(super) fn stride(groups: usize) -> usize {
-        groups * 40
+impl IntRows {
+    /// Rows of `cols` elements that begin at `ptr`.
+    pub(super) fn new(ptr: *const u8, cols: usize, how: RowCodes) -> Self {
+        IntRows { ptr, groups: cols.div_ceil(SUB), stride: how.row_bytes(cols) }
     }
 
     /// The rows from `row` on.
@@ -39,7 +44,7 @@ impl QRows {
     /// There are more than `row` rows.
     pub(super) unsafe fn skip(self, row: usize) -> Self {
         // SAFETY: the caller's promise.
-        QRows { ptr: unsafe { self.ptr.add(row * Self::stride(self.groups)) }, groups: self.groups }
+        IntRows { ptr: unsafe { self.ptr.add(row * self.stride) }, ..self }
     }
 }
 
@@ -50,7 +55,7 @@ pub(super) const STRIP: usize = 8;
 pub(super) type Sums<const R: usize> = [[__m256; R]; STRIP];
 
 /// Multiplies some blocks, one after the other in memory, with `R` rows.
-pub(super) type Tile<const R: usize> = unsafe fn(&Geometry, *const u8, usize, QRows, &mut Sums<R>);
+pub(super) type Tile<const R: usize> = unsafe fn(&Geometry, *const u8, usize, IntRows, &mut Sums<R>);
 
 /// Sizes of a format that a tile would else work out again for each block.
 #[derive(Clone, Copy)]
@@ -60,129 +65,190 @@ pub(super) struct Geometry {
     scale_bytes: usize,
 }
 
-/// The tiles of an encoding for one, two and four rows.
+/// The tiles of an encoding for so many rows.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
     pub(super) geometry: Geometry,
     pub(super) one: Tile<1>,
     pub(super) two: Tile<2>,
     pub(super) four: Tile<4>,
+    pub(super) eight: Tile<8>,
 }
 
-impl Tiles {
+/// Instructions that tiles are made of.
+pub(super) trait Isa {
+    /// Features of the processor beside those of [`super::simd::available`].
+    const FEATURES: &'static [&'static str];
+    /// How rows are rounded.
+    const CODES: RowCodes;
     /// For a format of [`Format::of`].
-    pub(super) fn of(format: Format) -> Self {
-        fn make<K: Kind>(format: Format) -> Tiles {
-            let code_bytes = format.code_bytes();
-            let scale_bytes = format.record_bytes() - code_bytes;
-            let geometry = Geometry { subs: format.subs, code_bytes, scale_bytes };
-            Tiles { geometry, one: strip::<K, 1>, two: strip::<K, 2>, four: strip::<K, 4> }
-        }
-        fn affine<const BITS: usize>(format: Format, meta: DType) -> Tiles {
-            match meta {
-                DType::F16 => make::<Affine<BITS, 1>>(format),
-                DType::BF16 => make::<Affine<BITS, 2>>(format),
-                _ => make::<Affine<BITS, 0>>(format),
+    fn tiles(format: Format) -> Tiles;
+}
+
+/// AVX2, for rows in so many planes.
+pub(super) struct Avx2<const PLANES: usize>;
+
+/// AVX-512's dot products of bytes, for rows in so many planes.
+pub(super) struct Vnni<const PLANES: usize>;
+
+const fn codes_of(planes: usize) -> RowCodes {
+    if planes == 1 { RowCodes::Int8 } else { RowCodes::Int15 }
+}
+
+/// The tiles of an [`Isa`]. A macro, since a function cannot be generic over the features that it is compiled for, and
+/// the loop is fast only where all of it is compiled for the same.
+macro_rules! isa {
+    ($isa:ident, $module:ident, $needs:expr, $features:literal, $dot:ident) => {
+        impl<const PLANES: usize> Isa for $isa<PLANES> {
+            const FEATURES: &'static [&'static str] = $needs;
+            const CODES: RowCodes = codes_of(PLANES);
+            fn tiles(format: Format) -> Tiles {
+                $module::of::<PLANES>(format)
             }
         }
-        match (format.scales, format.bits) {
-            (Scales::Affine(meta), 2) => affine::<2>(format, meta),
-            (Scales::Affine(meta), 3) => affine::<3>(format, meta),
-            (Scales::Affine(meta), 4) => affine::<4>(format, meta),
-            (Scales::Affine(meta), 5) => affine::<5>(format, meta),
-            (Scales::Affine(meta), 6) => affine::<6>(format, meta),
-            (Scales::Affine(meta), _) => affine::<8>(format, meta),
-            (Scales::Minima, 2) => make::<Q2K>(format),
-            (Scales::Minima, 4) => make::<Q4K>(format),
-            (Scales::Minima, _) => make::<Q5K>(format),
-            (Scales::Centred, 3) => make::<Q3K>(format),
-            (Scales::Centred, _) => make::<Q6K>(format),
-            (Scales::E8M0, _) => make::<MxFp4>(format),
-            (Scales::E4M3, _) => make::<NvFp4>(format),
-        }
-    }
-}
 
-/// The products of some blocks of eight weight rows with `R` rows.
-///
-/// # Safety
-/// At `w` lie so many blocks for rows of `32 * x.groups` elements, of the format that the geometry is of; `x` has `R`
-/// rows; the processor has the features.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn strip<K: Kind, const R: usize>(
-    geometry: &Geometry,
-    w: *const u8,
-    blocks: usize,
-    x: QRows,
-    out: &mut Sums<R>,
-) {
-    let mut codes = w;
-    for out in out.iter_mut().take(blocks) {
-        // SAFETY: the caller's promise.
-        (*out, codes) = unsafe { tile::<K, R>(geometry, codes, x) };
-    }
-}
+        mod $module {
+            use super::*;
 
-/// The products of one block, and where the next one begins.
-///
-/// # Safety
-/// As [`strip`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<K: Kind, const R: usize>(
-    geometry: &Geometry,
-    w: *const u8,
-    x: QRows,
-) -> ([__m256; R], *const u8) {
-    let stride = QRows::stride(x.groups);
-    let (subs, code_bytes) = match K::SCALES {
-        Scales::Affine(_) => (geometry.subs, geometry.code_bytes),
-        Scales::Minima | Scales::Centred => (SUPER_GROUP / SUB, SUPER_GROUP * K::BITS),
-        Scales::E8M0 | Scales::E4M3 => (1, SUB * K::BITS),
-    };
-    let scale_bytes = geometry.scale_bytes;
-    let mut acc = [_mm256_setzero_ps(); R];
-    // The codes of a sub-group; the scales that a record shares; the sub-groups that the record still has.
-    let mut codes = w;
-    // SAFETY: within the first record.
-    let mut tail = unsafe { w.add(code_bytes) };
-    let mut left = subs;
-    for group in 0..x.groups {
-        // SAFETY: `codes` and `tail` walk over the records of one block, `group` over the groups of a row of x; the
-        // offsets are those of the module `rows8` (weights) and of `Q8Rows` (x).
-        unsafe {
-            let xs = x.ptr.add(group * SUB);
-            let xd = x.ptr.add(x.groups * SUB + group * 4);
-            let xsum = x.ptr.add(x.groups * (SUB + 4) + group * 4);
-            for h in 0..K::HALVES {
-                let (scale, bias) = scales::<K>(tail, (subs - left) * K::HALVES + h);
-                let sums = dot::<K, R>(codes, xs, stride, h);
-                for r in 0..R {
-                    let d = _mm256_broadcast_ss(&*xd.add(r * stride).cast::<f32>());
-                    let scaled = _mm256_mul_ps(scale, d);
-                    acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[r]), scaled, acc[r]);
-                    match K::SCALES {
-                        Scales::Affine(_) | Scales::Minima if K::HALVES == 1 => {
-                            let sum = _mm256_broadcast_ss(&*xsum.add(r * stride).cast::<f32>());
-                            acc[r] = _mm256_fmadd_ps(bias, sum, acc[r]);
-                        }
-                        Scales::Minima => {
-                            // x keeps sums of 32 elements; here those of the rounded 16.
-                            let sum = _mm256_set1_ps(sum16(xs.add(r * stride + h * 16)));
-                            acc[r] = _mm256_fmadd_ps(bias, _mm256_mul_ps(sum, d), acc[r]);
-                        }
-                        _ => {}
-                    }
+            fn make<K: Kind, const PLANES: usize>(format: Format) -> Tiles {
+                let code_bytes = format.code_bytes();
+                let scale_bytes = format.record_bytes() - code_bytes;
+                let geometry = Geometry { subs: format.subs, code_bytes, scale_bytes };
+                Tiles {
+                    geometry,
+                    one: strip::<K, 1, PLANES>,
+                    two: strip::<K, 2, PLANES>,
+                    four: strip::<K, 4, PLANES>,
+                    eight: strip::<K, 8, PLANES>,
                 }
             }
-            codes = codes.add(SUB * K::BITS);
-            left -= 1;
-            if left == 0 {
-                left = subs;
-                codes = codes.add(scale_bytes);
-                tail = tail.wrapping_add(code_bytes + scale_bytes);
+
+            fn affine<const BITS: usize, const PLANES: usize>(format: Format, meta: DType) -> Tiles {
+                match meta {
+                    DType::F16 => make::<Affine<BITS, 1>, PLANES>(format),
+                    DType::BF16 => make::<Affine<BITS, 2>, PLANES>(format),
+                    _ => make::<Affine<BITS, 0>, PLANES>(format),
+                }
+            }
+
+            pub(super) fn of<const PLANES: usize>(format: Format) -> Tiles {
+                match (format.scales, format.bits) {
+                    (Scales::Affine(meta), 2) => affine::<2, PLANES>(format, meta),
+                    (Scales::Affine(meta), 3) => affine::<3, PLANES>(format, meta),
+                    (Scales::Affine(meta), 4) => affine::<4, PLANES>(format, meta),
+                    (Scales::Affine(meta), 5) => affine::<5, PLANES>(format, meta),
+                    (Scales::Affine(meta), 6) => affine::<6, PLANES>(format, meta),
+                    (Scales::Affine(meta), _) => affine::<8, PLANES>(format, meta),
+                    (Scales::Minima, 2) => make::<Q2K, PLANES>(format),
+                    (Scales::Minima, 4) => make::<Q4K, PLANES>(format),
+                    (Scales::Minima, _) => make::<Q5K, PLANES>(format),
+                    (Scales::Centred, 3) => make::<Q3K, PLANES>(format),
+                    (Scales::Centred, _) => make::<Q6K, PLANES>(format),
+                    (Scales::E8M0, _) => make::<MxFp4, PLANES>(format),
+                    (Scales::E4M3, _) => make::<NvFp4, PLANES>(format),
+                }
+            }
+
+            /// The products of some blocks of eight weight rows with `R` rows.
+            ///
+            /// # Safety
+            /// At `w` lie so many blocks for rows of `32 * x.groups` elements, of the format that the geometry is of; `x` has `R`
+            /// rows; the processor has the features.
+            #[target_feature(enable = $features)]
+            unsafe fn strip<K: Kind, const R: usize, const PLANES: usize>(
+                geometry: &Geometry,
+                w: *const u8,
+                blocks: usize,
+                x: IntRows,
+                out: &mut Sums<R>,
+            ) {
+                let mut codes = w;
+                for out in out.iter_mut().take(blocks) {
+                    // SAFETY: the caller's promise.
+                    (*out, codes) = unsafe { tile::<K, R, PLANES>(geometry, codes, x) };
+                }
+            }
+
+            /// The products of one block, and where the next one begins.
+            ///
+            /// # Safety
+            /// As [`strip`].
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn tile<K: Kind, const R: usize, const PLANES: usize>(
+                geometry: &Geometry,
+                w: *const u8,
+                x: IntRows,
+            ) -> ([__m256; R], *const u8) {
+                let stride = x.stride;
+                let (subs, code_bytes) = match K::SCALES {
+                    Scales::Affine(_) => (geometry.subs, geometry.code_bytes),
+                    Scales::Minima | Scales::Centred => (SUPER_GROUP / SUB, SUPER_GROUP * K::BITS),
+                    Scales::E8M0 | Scales::E4M3 => (1, SUB * K::BITS),
+                };
+                let scale_bytes = geometry.scale_bytes;
+                let mut acc = [_mm256_setzero_ps(); R];
+                // The codes of a sub-group; the scales that a record shares; the sub-groups that the record still has.
+                let mut codes = w;
+                // SAFETY: within the first record.
+                let mut tail = unsafe { w.add(code_bytes) };
+                let mut left = subs;
+                for group in 0..x.groups {
+                    // SAFETY: `codes` and `tail` walk over the records of one block, `group` over the groups of a row of x; the
+                    // offsets are those of the module `rows8` (weights) and of `RowCodes` (x).
+                    unsafe {
+                        let xs = x.ptr.add(group * SUB * PLANES);
+                        let xd = x.ptr.add(x.groups * SUB * PLANES + group * 4);
+                        let xsum = xd.add(x.groups * 4);
+                        let mut factors = scales::<K>(tail, (subs - left) * K::HALVES);
+                        for u in 0..8 / K::UNIT {
+                            if K::HALVES == 2 && u > 0 {
+                                factors = scales::<K>(tail, (subs - left) * K::HALVES + u);
+                            }
+                            let (scale, bias) = factors;
+                            let unit = unit::<K>(codes, u);
+                            for r in 0..R {
+                                let xs = xs.add(r * stride);
+                                let d = _mm256_broadcast_ss(&*xd.add(r * stride).cast::<f32>());
+                                let sums = _mm256_cvtepi32_ps($dot::<K, PLANES>(&unit, xs, u));
+                                acc[r] = _mm256_fmadd_ps(sums, _mm256_mul_ps(scale, d), acc[r]);
+                                match K::SCALES {
+                                    Scales::Affine(_) | Scales::Minima if K::HALVES == 1 => {
+                                        if u == 0 {
+                                            let sum =
+                                                _mm256_broadcast_ss(&*xsum.add(r * stride).cast::<f32>());
+                                            acc[r] = _mm256_fmadd_ps(bias, sum, acc[r]);
+                                        }
+                                    }
+                                    Scales::Minima => {
+                                        // x keeps sums of 32 elements; here those of the rounded 16.
+                                        let sum = _mm256_set1_ps(sum16::<PLANES>(xs.add(u * 16)));
+                                        acc[r] = _mm256_fmadd_ps(bias, _mm256_mul_ps(sum, d), acc[r]);
+                                    }
+                                    _ => {}
+                                }
+                            }
+                        }
+                        codes = codes.add(SUB * K::BITS);
+                        left -= 1;
+                        if left == 0 {
+                            left = subs;
+                            codes = codes.add(scale_bytes);
+                            tail = tail.wrapping_add(code_bytes + scale_bytes);
+                        }
+                    }
+                }
+                (acc, codes)
             }
         }
-    }
-    (acc, codes)
+    };
 }
+
+isa!(Avx2, avx2, &[], "avx2,fma,f16c", dot);
+isa!(
+    Vnni,
+    vnni,
+    &["avx512f", "avx512bw", "avx512vl", "avx512vnni"],
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni",
+    dot_vnni
+);

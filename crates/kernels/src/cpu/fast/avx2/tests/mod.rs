@@ -17,7 +17,7 @@ use crate::{
 };
 
 mod attention;
-mod int8;
+mod integer;
 mod takes;
 
 /// Whether this processor has what the kernels need.

@@ -7,7 +7,7 @@ fn weight(encoding: Encoding, shape: &[usize]) -> WeightSpec {
 
 const AFFINE: Encoding = Encoding::Affine { bits: 4, group: 32, meta: DType::F16 };
 
-/// What the first variant of an op answers.
+/// What the first variant of an op answers that asks for no more than AVX2.
 #[track_caller]
 fn check(
     op: &Op,
@@ -21,13 +21,15 @@ fn check(
     let cache = Some((CacheKind::Paged { kv_heads: 2, k_dim: 20, v_dim: 20, window: None }, DType::F16));
     let spec =
         OpSpec { op, rows: 3, activation: DType::F32, input: input.0, input_cols: input.1, weights, cache };
-    assert_eq!((super::super::variants(op.kind())[0].takes)(&spec, &caps), expected, "{spec}");
+    let variants = super::super::variants(op.kind());
+    let variant = variants.iter().find(|v| !v.name.starts_with("avx512")).unwrap();
+    assert_eq!((variant.takes)(&spec, &caps), expected, "{spec}");
 }
 
 #[test]
 fn reasons_to_decline() {
     let here = &["avx2", "fma", "f16c"][..];
-    let int8 = (ValueType::Q8Rows, 64);
+    let rounded = (ValueType::Q15Rows, 64);
     let plain = WeightSpec { layout: Layout::Planes, ..weight(AFFINE, &[8, 64]) };
     let bias = |n| WeightSpec { layout: Layout::Planes, ..weight(Encoding::Dense(DType::BF16), &[n]) };
     let one_bit = Encoding::Affine { bits: 1, group: 32, meta: DType::F16 };
@@ -35,18 +37,19 @@ fn reasons_to_decline() {
     let one = std::slice::from_ref(&good);
     let matmul = |input, w: &[WeightSpec], expected| check(&Op::Matmul, input, w, here, expected);
 
-    matmul(int8, one, Ok(()));
-    matmul(int8, &[good.clone(), bias(8)], Ok(()));
-    matmul(int8, &[good.clone(), bias(9)], Err(Decline::Shape));
+    matmul(rounded, one, Ok(()));
+    matmul(rounded, &[good.clone(), bias(8)], Ok(()));
+    matmul(rounded, &[good.clone(), bias(9)], Err(Decline::Shape));
     matmul((ValueType::Activation, 64), one, Err(Decline::Dtype));
-    matmul((ValueType::Q8Rows, 96), one, Err(Decline::Shape));
-    matmul(int8, &[plain], Err(Decline::Dtype));
-    matmul(int8, &[weight(one_bit, &[8, 64])], Err(Decline::Dtype));
-    matmul(int8, &[weight(AFFINE, &[2, 8, 64])], Err(Decline::Shape));
-    matmul(int8, &[], Err(Decline::Shape));
-    check(&Op::Matmul, int8, one, &["avx2", "fma"], Err(Decline::Arch));
+    matmul((ValueType::Q8Rows, 64), one, Err(Decline::Dtype));
+    matmul((ValueType::Q15Rows, 96), one, Err(Decline::Shape));
+    matmul(rounded, &[plain], Err(Decline::Dtype));
+    matmul(rounded, &[weight(one_bit, &[8, 64])], Err(Decline::Dtype));
+    matmul(rounded, &[weight(AFFINE, &[2, 8, 64])], Err(Decline::Shape));
+    matmul(rounded, &[], Err(Decline::Shape));
+    check(&Op::Matmul, rounded, one, &["avx2", "fma"], Err(Decline::Arch));
 
-    let gate_up = |f, w: &[WeightSpec], expected| check(&Op::GateUp(f), int8, w, here, expected);
+    let gate_up = |f, w: &[WeightSpec], expected| check(&Op::GateUp(f), rounded, w, here, expected);
     gate_up(Activation::Silu, &[good.clone(), good.clone()], Ok(()));
     gate_up(Activation::Gelu, &[good.clone(), good.clone()], Err(Decline::Dtype));
     gate_up(Activation::Silu, &[good.clone(), weight(AFFINE, &[16, 64])], Err(Decline::Shape));
@@ -54,6 +57,35 @@ fn reasons_to_decline() {
     // A head of 20 elements is no multiple of 8.
     let attention = Op::Attention { heads: 4, scale: 1.0, window: None };
     check(&attention, (ValueType::Activation, 80), &[], here, Err(Decline::Shape));
+}
+
+#[test]
+fn instructions_that_the_processor_lacks_are_declined() {
+    let all = ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni"];
+    let vnni = super::super::variants(crate::OpKind::Matmul)[0];
+    assert_eq!(vnni.name, "avx512vnni-int15");
+    let good = [weight(AFFINE, &[8, 64])];
+    let ask = |features: &[&str]| {
+        let mut caps = Device::cpu(&CpuOptions { threads: 1 }).unwrap().caps().clone();
+        caps.features = features.iter().map(|&f| f.to_owned()).collect();
+        let (op, input) = (&Op::Matmul, ValueType::Q15Rows);
+        let spec = OpSpec {
+            op,
+            rows: 3,
+            activation: DType::F32,
+            input,
+            input_cols: 64,
+            weights: &good,
+            cache: None,
+        };
+        (vnni.takes)(&spec, &caps)
+    };
+    assert_eq!(ask(&all), Ok(()));
+    for lacking in 0..all.len() {
+        let mut rest = all.to_vec();
+        rest.remove(lacking);
+        assert_eq!(ask(&rest), Err(Decline::Arch), "without {}", all[lacking]);
+    }
 }
 
 #[test]

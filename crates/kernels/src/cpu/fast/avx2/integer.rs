@@ -1,41 +1,91 @@
-//! Matmul and its fused forms over int8 rows and weights in the layout [`super::rows8`].
+//! Matmul and its fused forms over rows of integers and weights in the layout [`super::rows8`].
 
 use std::arch::x86_64::*;
 
-use portolan_device::{DType, DeviceCaps, cpu::Team};
+use portolan_device::{DeviceCaps, cpu::Team};
 use portolan_weights::{Layout, WeightTensor};
 
 use super::{
-    rows8::{BLOCK, Format, NAME, SUB},
+    rows8::{BLOCK, Format, NAME},
     simd::{activate8, available, load_tail, load8, takes_activation},
-    tile::{QRows, STRIP, Sums, Tile, Tiles},
+    tile::{Avx2, IntRows, Isa, STRIP, Sums, Tile, Tiles, Vnni},
     vector::{takes_vector, with_bias},
 };
 use crate::{
-    Activation, Decline, Launch, Op, OpSpec, StepShape, ValueType, Variant,
+    Activation, Decline, Launch, Op, OpSpec, StepShape, Variant,
     chart::{Entry, WeightSpec},
     cpu::access::{Rows, output, read},
-    row_bytes,
 };
 
+const WEIGHTS: &str = "rows of 15 bits; affine 2-6 and 8 bits, two-level, E2M1 in rows8";
+const WEIGHTS_INT8: &str = "int8 rows; affine 2-6 and 8 bits, two-level, E2M1 in rows8";
+const GATE_UP_WEIGHTS: &str =
+    "silu, gelu_tanh, relu2; rows of 15 bits; affine 2-6 and 8 bits, two-level, E2M1 in rows8";
+const GATE_UP_WEIGHTS_INT8: &str =
+    "silu, gelu_tanh, relu2; int8 rows; affine 2-6 and 8 bits, two-level, E2M1 in rows8";
+
 pub(super) const MATMUL: Variant = Variant {
-    name: "avx2-int8",
+    name: "avx2-int15",
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
     rounds_weights: false,
     opt_in: false,
-    takes: takes_matmul,
-    describe: "int8 rows; affine 2-6 and 8 bits, two-level, E2M1 in rows8",
-    entry: Entry::Cpu(matmul),
+    takes: takes_matmul::<Avx2<2>>,
+    describe: WEIGHTS,
+    entry: Entry::Cpu(matmul::<Avx2<2>>),
+};
+
+pub(super) const MATMUL_VNNI: Variant = Variant {
+    name: "avx512vnni-int15",
+    takes: takes_matmul::<Vnni<2>>,
+    entry: Entry::Cpu(matmul::<Vnni<2>>),
+    ..MATMUL
+};
+
+/// Faster where the processor and not its memory is the limit, and further from the exact result.
+pub(super) const MATMUL_INT8: Variant = Variant {
+    name: "avx2-int8",
+    opt_in: true,
+    takes: takes_matmul::<Avx2<1>>,
+    describe: WEIGHTS_INT8,
+    entry: Entry::Cpu(matmul::<Avx2<1>>),
+    ..MATMUL
+};
+
+pub(super) const MATMUL_VNNI_INT8: Variant = Variant {
+    name: "avx512vnni-int8",
+    takes: takes_matmul::<Vnni<1>>,
+    entry: Entry::Cpu(matmul::<Vnni<1>>),
+    ..MATMUL_INT8
 };
 
 pub(super) const GATE_UP: Variant = Variant {
-    name: "avx2-int8",
-    takes: takes_gate_up,
-    describe: "silu, gelu_tanh, relu2; int8 rows; affine 2-6 and 8 bits, two-level, E2M1 in rows8",
-    entry: Entry::Cpu(gate_up),
+    takes: takes_gate_up::<Avx2<2>>,
+    describe: GATE_UP_WEIGHTS,
+    entry: Entry::Cpu(gate_up::<Avx2<2>>),
     ..MATMUL
+};
+
+pub(super) const GATE_UP_VNNI: Variant = Variant {
+    name: "avx512vnni-int15",
+    takes: takes_gate_up::<Vnni<2>>,
+    entry: Entry::Cpu(gate_up::<Vnni<2>>),
+    ..GATE_UP
+};
+
+pub(super) const GATE_UP_INT8: Variant = Variant {
+    takes: takes_gate_up::<Avx2<1>>,
+    describe: GATE_UP_WEIGHTS_INT8,
+    entry: Entry::Cpu(gate_up::<Avx2<1>>),
+    ..MATMUL_INT8
+};
+
+pub(super) const GATE_UP_VNNI_INT8: Variant = Variant {
+    name: "avx512vnni-int8",
+    takes: takes_gate_up::<Vnni<1>>,
+    entry: Entry::Cpu(gate_up::<Vnni<1>>),
+    ..GATE_UP_INT8
 };
 
 /// Rows of x that go with a panel of weights before the next one is taken.
@@ -56,24 +106,27 @@ fn packed(weight: &WeightSpec, cols: usize) -> Result<(), Decline> {
     }
 }
 
-fn takes_matmul(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
+/// Whether the processor has what tiles need, and the input is rounded as they read it.
+fn can<I: Isa>(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
     available(caps)?;
-    let weight = spec.weights.first().ok_or(Decline::Shape)?;
-    if spec.input != ValueType::Q8Rows {
-        return Err(Decline::Dtype);
+    if !I::FEATURES.iter().all(|f| caps.has_feature(f)) {
+        return Err(Decline::Arch);
     }
+    if spec.input == I::CODES.value_type() { Ok(()) } else { Err(Decline::Dtype) }
+}
+
+fn takes_matmul<I: Isa>(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
+    can::<I>(spec, caps)?;
+    let weight = spec.weights.first().ok_or(Decline::Shape)?;
     packed(weight, spec.input_cols)?;
     spec.weights.get(1).map_or(Ok(()), |bias| takes_vector(bias, weight.shape[0]))
 }
 
-fn takes_gate_up(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
+fn takes_gate_up<I: Isa>(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
+    can::<I>(spec, caps)?;
     let [gate, up] = spec.weights else { return Err(Decline::Shape) };
     let Op::GateUp(f) = *spec.op else { return Err(Decline::NoPort) };
     takes_activation(f)?;
-    if spec.input != ValueType::Q8Rows {
-        return Err(Decline::Dtype);
-    }
     packed(gate, spec.input_cols)?;
     packed(up, spec.input_cols)?;
     if gate.shape == up.shape { Ok(()) } else { Err(Decline::Shape) }
@@ -88,12 +141,12 @@ struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     /// None for a weight that `takes` does not let through.
-    fn new(weight: &'a WeightTensor) -> Option<Self> {
+    fn new<I: Isa>(weight: &'a WeightTensor) -> Option<Self> {
         let format = Format::of(weight.encoding)?;
         let [rows, k] = weight.shape[..] else { return None };
         let block_bytes = format.block_bytes(k);
         let bytes = read(&weight.planes[0], rows.div_ceil(BLOCK) * block_bytes);
-        Some(Blocks { bytes, tiles: Tiles::of(format), block_bytes })
+        Some(Blocks { bytes, tiles: I::tiles(format), block_bytes })
     }
 
     /// Blocks `first..first + n` times `R` rows from `x` on.
@@ -105,7 +158,7 @@ impl<'a> Blocks<'a> {
         &self,
         tile: Tile<R>,
         (first, n): (usize, usize),
-        x: QRows,
+        x: IntRows,
         out: &mut Sums<R>,
     ) {
         let blocks = &self.bytes[first * self.block_bytes..(first + n) * self.block_bytes];
@@ -126,7 +179,7 @@ fn cut(blocks: usize, block_bytes: usize, rows: usize, threads: usize) -> (usize
     (blocks.div_ceil(4 * threads).clamp(1, (PANEL_BYTES / block_bytes).max(1)), PANEL_ROWS)
 }
 
-/// Runs `body(strip of blocks, row, rows of x)` over all blocks and rows in tiles of four, two and one rows.
+/// Runs `body(strip of blocks, row, rows of x)` over all blocks and rows in tiles of eight, four, two and one rows.
 fn for_tiles(
     team: &Team,
     blocks: usize,
@@ -146,7 +199,8 @@ fn for_tiles(
             let n = match last_row - row {
                 1 => 1,
                 2 | 3 => 2,
-                _ => 4,
+                4..8 => 4,
+                _ => 8,
             };
             for block in (first_block..last_block).step_by(STRIP) {
                 body((block, STRIP.min(last_block - block)), row, n);
@@ -197,18 +251,17 @@ unsafe fn store(out: &Output<'_>, row: usize, at: usize, y: __m256) {
     }
 }
 
-fn input(launch: &Launch, rows: usize) -> QRows {
+fn input<I: Isa>(launch: &Launch, rows: usize) -> IntRows {
     let x = &launch.inputs[0];
-    let groups = x.cols.div_ceil(SUB);
-    let bytes: &[u8] = read(&x.slice, rows * row_bytes(ValueType::Q8Rows, x.cols, DType::F32));
-    QRows { ptr: bytes.as_ptr(), groups }
+    let bytes: &[u8] = read(&x.slice, rows * I::CODES.row_bytes(x.cols));
+    IntRows::new(bytes.as_ptr(), x.cols, I::CODES)
 }
 
-fn matmul(launch: &Launch, step: StepShape, team: &Team) {
+fn matmul<I: Isa>(launch: &Launch, step: StepShape, team: &Team) {
     let rows = step.of(launch.outputs[0].rows);
     let cols = launch.outputs[0].cols;
-    let x = input(launch, rows);
-    let Some(w) = Blocks::new(&launch.weights[0]) else { return };
+    let x = input::<I>(launch, rows);
+    let Some(w) = Blocks::new::<I>(&launch.weights[0]) else { return };
     let out = Output { rows: output(&launch.outputs[0], step), cols };
     with_bias(launch.weights.get(1), |bias| {
         for_tiles(team, cols.div_ceil(BLOCK), w.block_bytes, rows, |strip, row, n| {
@@ -218,7 +271,8 @@ fn matmul(launch: &Launch, step: StepShape, team: &Team) {
                 match n {
                     1 => matmul_strip(w.tiles.one, &w, strip, x, bias, &out, row),
                     2 => matmul_strip(w.tiles.two, &w, strip, x, bias, &out, row),
-                    _ => matmul_strip(w.tiles.four, &w, strip, x, bias, &out, row),
+                    4 => matmul_strip(w.tiles.four, &w, strip, x, bias, &out, row),
+                    _ => matmul_strip(w.tiles.eight, &w, strip, x, bias, &out, row),
                 }
             }
         });
@@ -234,7 +288,7 @@ unsafe fn matmul_strip<const R: usize>(
     tile: Tile<R>,
     w: &Blocks<'_>,
     strip: (usize, usize),
-    x: QRows,
+    x: IntRows,
     bias: &[f32],
     out: &Output<'_>,
     row: usize,
@@ -252,12 +306,12 @@ unsafe fn matmul_strip<const R: usize>(
     }
 }
 
-fn gate_up(launch: &Launch, step: StepShape, team: &Team) {
+fn gate_up<I: Isa>(launch: &Launch, step: StepShape, team: &Team) {
     let Op::GateUp(f) = launch.op else { return };
     let rows = step.of(launch.outputs[0].rows);
     let cols = launch.outputs[0].cols;
-    let x = input(launch, rows);
-    let [Some(gate), Some(up)] = [0, 1].map(|i| Blocks::new(&launch.weights[i])) else { return };
+    let x = input::<I>(launch, rows);
+    let [Some(gate), Some(up)] = [0, 1].map(|i| Blocks::new::<I>(&launch.weights[i])) else { return };
     let out = Output { rows: output(&launch.outputs[0], step), cols };
     let block_bytes = gate.block_bytes + up.block_bytes;
     for_tiles(team, cols.div_ceil(BLOCK), block_bytes, rows, |strip, row, n| {
@@ -269,7 +323,8 @@ fn gate_up(launch: &Launch, step: StepShape, team: &Team) {
             match n {
                 1 => gate_up_strip(f, (g.one, u.one), w, strip, x, &out, row),
                 2 => gate_up_strip(f, (g.two, u.two), w, strip, x, &out, row),
-                _ => gate_up_strip(f, (g.four, u.four), w, strip, x, &out, row),
+                4 => gate_up_strip(f, (g.four, u.four), w, strip, x, &out, row),
+                _ => gate_up_strip(f, (g.eight, u.eight), w, strip, x, &out, row),
             }
         }
     });
@@ -285,7 +340,7 @@ unsafe fn gate_up_strip<const R: usize>(
     tiles: (Tile<R>, Tile<R>),
     w: (&Blocks<'_>, &Blocks<'_>),
     strip: (usize, usize),
-    x: QRows,
+    x: IntRows,
     out: &Output<'_>,
     row: usize,
 ) {
