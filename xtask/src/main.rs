@@ -5,6 +5,7 @@
 
 mod about;
 mod commands;
+mod compare_bench;
 mod compile_gate;
 mod docpaths;
 mod gendocs;
@@ -42,6 +43,8 @@ enum Task {
     VerifyCuda(verify_cuda::Args),
     /// Prove what can be proved of the ROCm side, with or without an AMD GPU.
     VerifyRocm(verify_rocm::Args),
+    /// Compare two results of interleaved benchmark runs, pair by pair.
+    CompareBench(compare_bench::Args),
     /// Run commands while no other process uses a GPU, and say if one did after all.
     GpuGuard(gpu_guard::Args),
     /// What `verify-rocm` runs in a process of its own.
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Task::VerifyCuda(args) => verify_cuda::run(&args),
         Task::VerifyRocm(args) => verify_rocm::run(&args),
         Task::HiprtcFrontEnd(args) => verify_rocm::front_end::child(&args),
+        Task::CompareBench(args) => return compare_bench::main(&args),
         // Its status is that of what it runs.
         Task::GpuGuard(args) => return gpu_guard::main(&args),
         Task::Gendocs => gendocs::write(&tree::root()).map(|()| true),
