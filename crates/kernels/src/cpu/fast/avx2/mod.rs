@@ -18,6 +18,7 @@ mod embed;
 mod integer;
 mod kind;
 mod norm;
+mod pack;
 mod paged;
 mod quantize;
 mod repack;
