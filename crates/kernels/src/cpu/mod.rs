@@ -4,8 +4,11 @@
 //! user's tokens go through.
 
 pub(crate) mod access;
+mod ceiling;
 mod fast;
 pub(crate) mod plain;
+
+pub use ceiling::{Ceiling, ceiling};
 
 use std::sync::LazyLock;
 
