@@ -48,6 +48,9 @@ impl IntRows {
     }
 }
 
+/// Bytes of weights that are fetched ahead.
+const AHEAD: usize = 2048;
+
 /// Most blocks of a strip.
 pub(super) const STRIP: usize = 8;
 
@@ -200,6 +203,12 @@ macro_rules! isa {
                         let xs = x.ptr.add(group * SUB * PLANES);
                         let xd = x.ptr.add(x.groups * SUB * PLANES + group * 4);
                         let xsum = xd.add(x.groups * 4);
+                        if R <= 2 {
+                            // Few rows wait for the weights. The processor itself fetches ahead no further than the end of a page.
+                            for line in (0..SUB * K::BITS).step_by(64) {
+                                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + line).cast());
+                            }
+                        }
                         let mut factors = scales::<K>(tail, (subs - left) * K::HALVES);
                         for u in 0..8 / K::UNIT {
                             if K::HALVES == 2 && u > 0 {
