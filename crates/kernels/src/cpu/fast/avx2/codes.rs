@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::kind::{Code, Kind};
+use super::super::kind::{Code, Kind};
 
 /// The codes of quad `j` of a part of `bits` bits that begins at `p`.
 ///
@@ -85,7 +85,7 @@ unsafe fn quad<K: Kind>(p: *const u8, j: usize) -> (__m256i, __m256i) {
 }
 
 /// Codes of one scale's quads, or of half of them, in registers: what rows of x are multiplied with one after the other.
-pub(super) type Unit = [(__m256i, __m256i); 8];
+pub(in crate::cpu::fast) type Unit = [(__m256i, __m256i); 8];
 
 /// Quads of unit `u` of the sub-group at `p`: the first [`Kind::UNIT`] of the result, in the order in which they are stored.
 ///
@@ -93,7 +93,7 @@ pub(super) type Unit = [(__m256i, __m256i); 8];
 /// A sub-group's codes can be read at `p`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn unit<K: Kind>(p: *const u8, u: usize) -> Unit {
+pub(in crate::cpu::fast) unsafe fn unit<K: Kind>(p: *const u8, u: usize) -> Unit {
     let mut unit = [(_mm256_setzero_si256(), _mm256_setzero_si256()); 8];
     for (i, quad_of) in unit.iter_mut().enumerate().take(K::UNIT) {
         // SAFETY: the caller's promise.
@@ -108,7 +108,7 @@ pub(super) unsafe fn unit<K: Kind>(p: *const u8, u: usize) -> Unit {
 /// Four bytes can be read at `p`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn four<K: Kind>(p: *const u8, numbers: __m256i) -> __m256i {
+pub(in crate::cpu::fast) unsafe fn four<K: Kind>(p: *const u8, numbers: __m256i) -> __m256i {
     // SAFETY: the caller's promise.
     let four = _mm256_set1_epi32(unsafe { p.cast::<i32>().read_unaligned() });
     match K::CODE {
@@ -123,7 +123,11 @@ pub(super) unsafe fn four<K: Kind>(p: *const u8, numbers: __m256i) -> __m256i {
 /// `PLANES` times 32 int8 can be read at `xs`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dot<K: Kind, const PLANES: usize>(codes: &Unit, xs: *const u8, u: usize) -> __m256i {
+pub(in crate::cpu::fast) unsafe fn dot<K: Kind, const PLANES: usize>(
+    codes: &Unit,
+    xs: *const u8,
+    u: usize,
+) -> __m256i {
     let mut total = _mm256_setzero_si256();
     for first in (0..K::UNIT).step_by(K::QUADS_IN_I16) {
         for plane in 0..PLANES {
@@ -150,7 +154,7 @@ pub(super) unsafe fn dot<K: Kind, const PLANES: usize>(codes: &Unit, xs: *const 
 /// 16 bytes of each plane can be read, 32 apart, from `p` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn sum16<const PLANES: usize>(p: *const u8) -> f32 {
+pub(in crate::cpu::fast) unsafe fn sum16<const PLANES: usize>(p: *const u8) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
         match PLANES {
