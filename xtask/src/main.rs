@@ -20,6 +20,7 @@ mod test_run;
 mod tree;
 mod verify;
 mod verify_cuda;
+mod verify_neon;
 mod verify_rocm;
 mod versions;
 
@@ -45,6 +46,8 @@ enum Task {
     VerifyRocm(verify_rocm::Args),
     /// Compare two results of interleaved benchmark runs, pair by pair.
     CompareBench(compare_bench::Args),
+    /// Prove the CPU's kernels for aarch64, under QEMU where the machine is another.
+    VerifyNeon(verify_neon::Args),
     /// Run commands while no other process uses a GPU, and say if one did after all.
     GpuGuard(gpu_guard::Args),
     /// What `verify-rocm` runs in a process of its own.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Task::Verify(args) => verify::run(&tree::root(), &args),
         Task::VerifyCuda(args) => verify_cuda::run(&args),
         Task::VerifyRocm(args) => verify_rocm::run(&args),
+        Task::VerifyNeon(args) => verify_neon::run(&args),
         Task::HiprtcFrontEnd(args) => verify_rocm::front_end::child(&args),
         Task::CompareBench(args) => return compare_bench::main(&args),
         // Its status is that of what it runs.

@@ -138,7 +138,7 @@ pub const TABLE: &[Var] = &[
         name: "PORTOLAN_TEST_SAMPLE",
         kind: VarType::Number,
         default: "1",
-        meaning: "For the tests of GPUs: run every so-many-th case, and those of common encodings.",
+        meaning: "For the conformance suite: run every so-many-th case, and on a GPU those of common encodings too.",
     },
     Var {
         name: "PORTOLAN_TEST_FEW",

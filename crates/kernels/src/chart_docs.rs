@@ -85,7 +85,8 @@ pub fn ports_md() -> String {
     let mut text = String::from(
         "# The chart of ports\n\n\
          Generated from the chart in `crates/kernels`; do not edit. `portolan ports` prints the \
-         same, for x86-64 as here or for the machine it runs on.\n\n\
+         same, for x86-64 as here or for the machine it runs on. On aarch64 the CPU has the same variants in NEON: `neon`, \
+         `neon-int15`, `neon-int8`, `neon-f32` and `neon-decoded` where it says `avx2` here, and none of AVX-512.\n\n\
          A cell names the variants of an op on a kind of device, in the order in which they are tried. An empty cell of \
          a *fused* op means that its decomposition runs in its place; an empty cell of a *primitive* means that a \
          model which needs the op is refused on that device.\n\n",

@@ -1,10 +1,14 @@
 //! The CPU's kernels.
 //!
 //! `plain` holds one straightforward f32 version of every primitive: the oracle. `fast` holds those that a
-//! user's tokens go through.
+//! user's tokens go through, where there are such for the processor.
 
 pub(crate) mod access;
 mod ceiling;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod fast;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "none.rs"]
 mod fast;
 pub(crate) mod plain;
 

@@ -5,10 +5,15 @@ use std::arch::x86_64::*;
 
 use portolan_weights::{Plane, Planes};
 
-use super::rows8::{BLOCK, Format, SUB, Scales};
+use super::super::rows8::{BLOCK, Format, SUB, Scales};
 
 /// Writes the block of rows `row..row + 8`; false where there is no such code for the format, and nothing is written.
-pub(super) fn pack_block(format: &Format, src: &Planes<'_>, row: usize, block: &mut [u8]) -> bool {
+pub(in crate::cpu::fast) fn pack_block(
+    format: &Format,
+    src: &Planes<'_>,
+    row: usize,
+    block: &mut [u8],
+) -> bool {
     let Scales::Affine(meta) = format.scales else { return false };
     if !matches!(format.bits, 4 | 8) || meta.size() != 2 || !std::arch::is_x86_feature_detected!("avx2") {
         return false;

@@ -3,8 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::{
+    super::kind::Kind,
     codes::{Unit, four},
-    kind::Kind,
 };
 
 /// As [`super::codes::dot`], and the same integers.
@@ -13,7 +13,11 @@ use super::{
 /// As there.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn dot<K: Kind, const PLANES: usize>(codes: &Unit, xs: *const u8, u: usize) -> __m256i {
+pub(in crate::cpu::fast) unsafe fn dot<K: Kind, const PLANES: usize>(
+    codes: &Unit,
+    xs: *const u8,
+    u: usize,
+) -> __m256i {
     let mut planes = [_mm256_setzero_si256(); PLANES];
     for (i, &(magnitudes, numbers)) in codes.iter().enumerate().take(K::UNIT) {
         for (plane, sums) in planes.iter_mut().enumerate() {

@@ -1,10 +1,12 @@
 //! The smallest index of a row's largest element.
 
-use std::arch::x86_64::*;
-
 use portolan_device::{DeviceCaps, cpu::Team};
 
-use super::simd::{available, load8, max8};
+use super::{
+    isa::NAMES,
+    lanes::{all8, larger8, load8, max8},
+    simd::available,
+};
 use crate::{
     Decline, Launch, OpSpec, StepShape, ValueType, Variant,
     chart::Entry,
@@ -12,7 +14,7 @@ use crate::{
 };
 
 pub(super) const ARGMAX: Variant = Variant {
-    name: "avx2",
+    name: NAMES.floats,
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
@@ -43,19 +45,20 @@ fn argmax(launch: &Launch, shape: StepShape, team: &Team) {
 }
 
 /// A NaN is never the largest; a row of nothing else gives 0.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn argmax_of(x: &[f32]) -> usize {
     // First the maximum, then where it is: two passes without a branch an element.
-    let lowest = _mm256_set1_ps(f32::NEG_INFINITY);
+    let lowest = all8(f32::NEG_INFINITY);
     let mut max = [lowest; 4];
     let (blocks, rest) = x.as_chunks::<32>();
     for block in blocks {
         for (i, max) in max.iter_mut().enumerate() {
             // SAFETY: four times eight elements of 32. With a NaN in the first operand the second is taken.
-            *max = _mm256_max_ps(unsafe { load8(block.as_ptr().add(8 * i)) }, *max);
+            *max = larger8(unsafe { load8(block.as_ptr().add(8 * i)) }, *max);
         }
     }
-    let max = max8(_mm256_max_ps(_mm256_max_ps(max[0], max[1]), _mm256_max_ps(max[2], max[3])));
+    let max = max8(larger8(larger8(max[0], max[1]), larger8(max[2], max[3])));
     let max = rest.iter().copied().fold(max, f32::max);
     x.iter().position(|&x| x == max).unwrap_or(0)
 }

@@ -3,7 +3,7 @@
 use portolan_device::cpu::Team;
 
 use super::{
-    super::simd::Lanes,
+    super::{lanes, simd::Lanes},
     SEGMENT, SEGMENT_PAGES, State, Task,
     inner::{add_values, finish, merge, score_page, softmax},
 };
@@ -97,11 +97,9 @@ fn one<T: Lanes>(task: &Task<'_, T>, row: usize, kv_head: usize, segment: usize,
 
 /// Asks for a page before it is read.
 fn prefetch<T>(page: &[T]) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     let line = 64 / size_of::<T>();
     for line in page.chunks(line) {
-        // SAFETY: a hint, which every x86-64 processor has.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        lanes::prefetch(line.as_ptr().cast());
     }
 }
 

@@ -2,16 +2,16 @@
 //!
 //! Products and differences are rounded one by one, as in the plain kernel, so the two agree bit for bit.
 
-use std::arch::x86_64::*;
-
 use half::{bf16, f16};
 use portolan_device::{DType, DeviceCaps, cpu::Team};
 
 use super::{
     by_rows,
+    isa::NAMES,
+    lanes::{F32x8, add8, in_unzip_order8, load8, mul8, store8, sub8, unzip8, zip8},
     paged::Pages,
     rows_inline,
-    simd::{Lanes, available, load8, store8},
+    simd::{Lanes, available},
 };
 use crate::{
     CacheKind, Decline, Launch, Op, OpSpec, PAGE_TOKENS, RopeStyle, StepShape, ValueType, Variant,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(super) const ROPE: Variant = Variant {
-    name: "avx2",
+    name: NAMES.floats,
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
@@ -75,15 +75,16 @@ fn takes_append(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
 /// # Safety
 /// `rot` elements can be read at `x`; `i` is a multiple of 8 below `rot / 2`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn pairs(style: RopeStyle, x: *const f32, i: usize, rot: usize) -> (__m256, __m256) {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+unsafe fn pairs(style: RopeStyle, x: *const f32, i: usize, rot: usize) -> (F32x8, F32x8) {
     // SAFETY: the caller's promise.
     unsafe {
         match style {
             RopeStyle::Halves => (load8(x.add(i)), load8(x.add(i + rot / 2))),
             RopeStyle::Interleaved => {
                 let (low, high) = (load8(x.add(2 * i)), load8(x.add(2 * i + 8)));
-                (_mm256_shuffle_ps::<0b10_00_10_00>(low, high), _mm256_shuffle_ps::<0b11_01_11_01>(low, high))
+                unzip8(low, high)
             }
         }
     }
@@ -91,11 +92,15 @@ unsafe fn pairs(style: RopeStyle, x: *const f32, i: usize, rot: usize) -> (__m25
 
 /// The inverse of [`pairs`]: the two vectors of eight, and where they go.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn put_pairs(style: RopeStyle, a: __m256, b: __m256, i: usize, rot: usize) -> [(usize, __m256); 2] {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+fn put_pairs(style: RopeStyle, a: F32x8, b: F32x8, i: usize, rot: usize) -> [(usize, F32x8); 2] {
     match style {
         RopeStyle::Halves => [(i, a), (i + rot / 2, b)],
-        RopeStyle::Interleaved => [(2 * i, _mm256_unpacklo_ps(a, b)), (2 * i + 8, _mm256_unpackhi_ps(a, b))],
+        RopeStyle::Interleaved => {
+            let (low, high) = zip8(a, b);
+            [(2 * i, low), (2 * i + 8, high)]
+        }
     }
 }
 
@@ -104,21 +109,20 @@ fn put_pairs(style: RopeStyle, a: __m256, b: __m256, i: usize, rot: usize) -> [(
 /// # Safety
 /// Eight elements can be read at `table + i`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn angles(style: RopeStyle, table: *const f32, i: usize) -> __m256 {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+unsafe fn angles(style: RopeStyle, table: *const f32, i: usize) -> F32x8 {
     // SAFETY: the caller's promise.
     let v = unsafe { load8(table.add(i)) };
     match style {
         RopeStyle::Halves => v,
-        // A shuffle of two vectors takes two pairs from each half of each: 0 1 4 5 2 3 6 7.
-        RopeStyle::Interleaved => {
-            _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(v)))
-        }
+        RopeStyle::Interleaved => in_unzip_order8(v),
     }
 }
 
 /// One head; `table` is `rot/2` cosines and as many sines.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn rotate<T: Lanes>(style: RopeStyle, x: &[f32], table: &[f32], y: &mut [T]) {
     let rot = table.len();
     assert!(rot.is_multiple_of(16) && rot <= x.len() && x.len() == y.len());
@@ -128,8 +132,8 @@ fn rotate<T: Lanes>(style: RopeStyle, x: &[f32], table: &[f32], y: &mut [T]) {
         unsafe {
             let (a, b) = pairs(style, x.as_ptr(), i, rot);
             let (cos, sin) = (angles(style, cos, i), angles(style, sin, i));
-            let first = _mm256_sub_ps(_mm256_mul_ps(a, cos), _mm256_mul_ps(b, sin));
-            let second = _mm256_add_ps(_mm256_mul_ps(b, cos), _mm256_mul_ps(a, sin));
+            let first = sub8(mul8(a, cos), mul8(b, sin));
+            let second = add8(mul8(b, cos), mul8(a, sin));
             for (at, v) in put_pairs(style, first, second, i, rot) {
                 store8(y.as_mut_ptr().add(at), v);
             }
@@ -139,7 +143,8 @@ fn rotate<T: Lanes>(style: RopeStyle, x: &[f32], table: &[f32], y: &mut [T]) {
 }
 
 /// Elements rounded to the type; the lengths are one.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn convert<T: Lanes>(x: &[f32], y: &mut [T]) {
     let (eights, rest) = y.as_chunks_mut::<8>();
     let (x_eights, x_rest) = x.as_chunks::<8>();

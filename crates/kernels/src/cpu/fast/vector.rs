@@ -4,7 +4,10 @@ use half::{bf16, f16};
 use portolan_device::DType;
 use portolan_weights::{Encoding, Layout, WeightTensor, decode_row};
 
-use super::simd::{Lanes, load8};
+use super::{
+    lanes::{load8, store8},
+    simd::Lanes,
+};
 use crate::{
     Decline,
     chart::WeightSpec,
@@ -55,13 +58,14 @@ fn widened<T: Lanes, R>(from: &[T], f: impl FnOnce(&[f32]) -> R) -> R {
 }
 
 /// Elements as f32; the lengths are one.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) fn widen<T: Lanes>(from: &[T], to: &mut [f32]) {
     let (from_eights, from_rest) = from.as_chunks::<8>();
     let (eights, rest) = to.as_chunks_mut::<8>();
     for (to, from) in eights.iter_mut().zip(from_eights) {
         // SAFETY: arrays of eight.
-        unsafe { std::arch::x86_64::_mm256_storeu_ps(to.as_mut_ptr(), load8(from.as_ptr())) };
+        unsafe { store8(to.as_mut_ptr(), load8(from.as_ptr())) };
     }
     for (to, from) in rest.iter_mut().zip(from_rest) {
         *to = from.to_f32();

@@ -3,7 +3,7 @@
 use portolan_weights::{Encoding, Layout, Plane, Planes, Repack};
 
 use super::{
-    pack::pack_block,
+    isa::pack::pack_block,
     rows8::{BLOCK, Format, NAME, SUB, Scales, parts, place},
 };
 

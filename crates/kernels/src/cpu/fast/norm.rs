@@ -1,12 +1,12 @@
 //! The root-mean-square norm, alone and after a sum.
 
-use std::arch::x86_64::*;
-
 use portolan_device::{DeviceCaps, cpu::Team};
 
 use super::{
     by_rows,
-    simd::{available, load8, sum8},
+    isa::NAMES,
+    lanes::{add8, all8, fma8, load8, mul8, store8, sum8, zero8},
+    simd::available,
     vector::with_vector,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub(super) const RMS_NORM: Variant = Variant {
-    name: "avx2",
+    name: NAMES.floats,
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
@@ -48,45 +48,48 @@ fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
 
 /// The sum of the squares, in an order that depends on the length alone.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn sum_of_squares(x: &[f32]) -> f32 {
-    let mut acc = [_mm256_setzero_ps(); 4];
+    let mut acc = [zero8(); 4];
     let (blocks, rest) = x.as_chunks::<32>();
     for block in blocks {
         for (i, acc) in acc.iter_mut().enumerate() {
             // SAFETY: four times eight elements of 32.
             let x = unsafe { load8(block.as_ptr().add(8 * i)) };
-            *acc = _mm256_fmadd_ps(x, x, *acc);
+            *acc = fma8(x, x, *acc);
         }
     }
     for eight in rest.as_chunks::<8>().0 {
         // SAFETY: an array of eight.
         let x = unsafe { load8(eight.as_ptr()) };
-        acc[0] = _mm256_fmadd_ps(x, x, acc[0]);
+        acc[0] = fma8(x, x, acc[0]);
     }
-    sum8(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])))
+    sum8(add8(add8(acc[0], acc[1]), add8(acc[2], acc[3])))
 }
 
 /// One normalised width; the lengths are one multiple of 8.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn norm(x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
-    let scale = _mm256_set1_ps(1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt());
+    let scale = all8(1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt());
     let eights = x.as_chunks::<8>().0.iter().zip(weight.as_chunks::<8>().0);
     for (y, (x, w)) in y.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
         // SAFETY: arrays of eight.
         unsafe {
-            let x = _mm256_mul_ps(load8(x.as_ptr()), scale);
-            _mm256_storeu_ps(y.as_mut_ptr(), _mm256_mul_ps(x, load8(w.as_ptr())));
+            let x = mul8(load8(x.as_ptr()), scale);
+            store8(y.as_mut_ptr(), mul8(x, load8(w.as_ptr())));
         }
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn add(a: &[f32], b: &[f32], y: &mut [f32]) {
     let eights = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
     for (y, (a, b)) in y.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
         // SAFETY: arrays of eight.
-        unsafe { _mm256_storeu_ps(y.as_mut_ptr(), _mm256_add_ps(load8(a.as_ptr()), load8(b.as_ptr()))) };
+        unsafe { store8(y.as_mut_ptr(), add8(load8(a.as_ptr()), load8(b.as_ptr()))) };
     }
 }
 

@@ -1,4 +1,7 @@
-use super::{super::rows8::Format, *};
+use super::{
+    super::{isa::NAMES, rows8::Format},
+    *,
+};
 use crate::{Activation, RowCodes, cpu::access::IntRow};
 
 /// Rows of k codes as [`RowCodes`] lays them out, with the sums of the rounded numbers.
@@ -58,12 +61,16 @@ fn any_code(rng: &mut Rng, how: RowCodes) -> i32 {
 
 /// The variants that this processor has, with the rows that they read.
 fn variants() -> Vec<(&'static str, RowCodes)> {
-    let device = Device::cpu(&CpuOptions { threads: 1 }).unwrap();
-    let mut all = vec![("avx2-int15", RowCodes::Int15), ("avx2-int8", RowCodes::Int8)];
-    if ["avx512f", "avx512bw", "avx512vl", "avx512vnni"].iter().all(|f| device.caps().has_feature(f)) {
-        all.extend([("avx512vnni-int15", RowCodes::Int15), ("avx512vnni-int8", RowCodes::Int8)]);
-    } else {
-        portolan_testkit::skipped("this processor lacks AVX-512 VNNI");
+    #[allow(unused_mut)]
+    let mut all = vec![(NAMES.int15, RowCodes::Int15), (NAMES.int8, RowCodes::Int8)];
+    #[cfg(target_arch = "x86_64")]
+    {
+        let device = Device::cpu(&CpuOptions { threads: 1 }).unwrap();
+        if ["avx512f", "avx512bw", "avx512vl", "avx512vnni"].iter().all(|f| device.caps().has_feature(f)) {
+            all.extend([("avx512vnni-int15", RowCodes::Int15), ("avx512vnni-int8", RowCodes::Int8)]);
+        } else {
+            portolan_testkit::skipped("this processor lacks AVX-512 VNNI");
+        }
     }
     all
 }
@@ -207,9 +214,9 @@ fn gate_up_is_two_matmuls_and_an_activation() {
     let (gate, up) = (bed.weight(&gate), bed.weight(&up));
     let out = || bed.view(ValueType::Activation, n, rows, &[]);
     let (g, u, y) = (out(), out(), out());
-    bed.run("avx2-int15", &bed.launch(Op::Matmul, &[&x], &[&gate], None, &g), rows, 1);
-    bed.run("avx2-int15", &bed.launch(Op::Matmul, &[&x], &[&up], None, &u), rows, 1);
-    bed.run("avx2-int15", &bed.launch(Op::GateUp(Activation::Silu), &[&x], &[&gate, &up], None, &y), rows, 2);
+    bed.run(NAMES.int15, &bed.launch(Op::Matmul, &[&x], &[&gate], None, &g), rows, 1);
+    bed.run(NAMES.int15, &bed.launch(Op::Matmul, &[&x], &[&up], None, &u), rows, 1);
+    bed.run(NAMES.int15, &bed.launch(Op::GateUp(Activation::Silu), &[&x], &[&gate, &up], None, &y), rows, 2);
     let (g, u, y) = (floats_of(&g, rows), floats_of(&u, rows), floats_of(&y, rows));
     for ((&g, &u), &y) in g.iter().zip(&u).zip(&y) {
         let (g, u) = (f64::from(g), f64::from(u));

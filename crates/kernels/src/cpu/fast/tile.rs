@@ -4,17 +4,17 @@
 //! instruction set: along k, a scale group at a time, exact integers within it. So a row's result does not depend on the
 //! rows beside it.
 
-use std::arch::x86_64::*;
-
 use portolan_device::DType;
 use portolan_weights::SUPER_GROUP;
 
+#[cfg(target_arch = "x86_64")]
+use super::isa::vnni::dot as dot_vnni;
 use super::{
-    codes::{dot, sum16, unit},
+    isa::codes::{dot, prefetch, sum16, unit},
     kind::{Affine, Kind, MxFp4, NvFp4, Q2K, Q3K, Q4K, Q5K, Q6K},
+    lanes::{F32x8, all8, fma8, mul8, to_f32x8, zero8},
     rows8::{Format, SUB, Scales},
     scales::scales,
-    vnni::dot as dot_vnni,
 };
 use crate::RowCodes;
 
@@ -55,7 +55,7 @@ const AHEAD: usize = 2048;
 pub(super) const STRIP: usize = 8;
 
 /// The results of `R` rows with the blocks of a strip.
-pub(super) type Sums<const R: usize> = [[__m256; R]; STRIP];
+pub(super) type Sums<const R: usize> = [[F32x8; R]; STRIP];
 
 /// Multiplies some blocks, one after the other in memory, with `R` rows.
 pub(super) type Tile<const R: usize> = unsafe fn(&Geometry, *const u8, usize, IntRows, &mut Sums<R>);
@@ -88,10 +88,11 @@ pub(super) trait Isa {
     fn tiles(format: Format) -> Tiles;
 }
 
-/// AVX2, for rows in so many planes.
-pub(super) struct Avx2<const PLANES: usize>;
+/// What all kernels are compiled for, for rows in so many planes.
+pub(super) struct Base<const PLANES: usize>;
 
 /// AVX-512's dot products of bytes, for rows in so many planes.
+#[cfg(target_arch = "x86_64")]
 pub(super) struct Vnni<const PLANES: usize>;
 
 const fn codes_of(planes: usize) -> RowCodes {
@@ -182,7 +183,7 @@ macro_rules! isa {
                 geometry: &Geometry,
                 w: *const u8,
                 x: IntRows,
-            ) -> ([__m256; R], *const u8) {
+            ) -> ([F32x8; R], *const u8) {
                 let stride = x.stride;
                 let (subs, code_bytes) = match K::SCALES {
                     Scales::Affine(_) => (geometry.subs, geometry.code_bytes),
@@ -190,7 +191,7 @@ macro_rules! isa {
                     Scales::E8M0 | Scales::E4M3 => (1, SUB * K::BITS),
                 };
                 let scale_bytes = geometry.scale_bytes;
-                let mut acc = [_mm256_setzero_ps(); R];
+                let mut acc = [zero8(); R];
                 // The codes of a sub-group; the scales that a record shares; the sub-groups that the record still has.
                 let mut codes = w;
                 // SAFETY: within the first record.
@@ -206,7 +207,7 @@ macro_rules! isa {
                         if R <= 2 {
                             // Few rows wait for the weights. The processor itself fetches ahead no further than the end of a page.
                             for line in (0..SUB * K::BITS).step_by(64) {
-                                _mm_prefetch::<_MM_HINT_T0>(codes.wrapping_add(AHEAD + line).cast());
+                                prefetch(codes.wrapping_add(AHEAD + line));
                             }
                         }
                         let mut factors = scales::<K>(tail, (subs - left) * K::HALVES);
@@ -216,26 +217,30 @@ macro_rules! isa {
                             }
                             let (scale, bias) = factors;
                             let unit = unit::<K>(codes, u);
+                            // The products of a row are under way before those of the one ahead are added up: what a processor
+                            // looks ahead is less than a row's whole chain.
+                            let mut next = $dot::<K, PLANES>(&unit, xs, u);
                             for r in 0..R {
-                                let xs = xs.add(r * stride);
-                                let d = _mm256_broadcast_ss(&*xd.add(r * stride).cast::<f32>());
-                                let sums = _mm256_cvtepi32_ps($dot::<K, PLANES>(&unit, xs, u));
-                                acc[r] = _mm256_fmadd_ps(sums, _mm256_mul_ps(scale, d), acc[r]);
+                                let sums = to_f32x8(next);
+                                if r + 1 < R {
+                                    next = $dot::<K, PLANES>(&unit, xs.add((r + 1) * stride), u);
+                                }
+                                let d = all8(*xd.add(r * stride).cast::<f32>());
                                 match K::SCALES {
                                     Scales::Affine(_) | Scales::Minima if K::HALVES == 1 => {
                                         if u == 0 {
-                                            let sum =
-                                                _mm256_broadcast_ss(&*xsum.add(r * stride).cast::<f32>());
-                                            acc[r] = _mm256_fmadd_ps(bias, sum, acc[r]);
+                                            let sum = all8(*xsum.add(r * stride).cast::<f32>());
+                                            acc[r] = fma8(bias, sum, acc[r]);
                                         }
                                     }
                                     Scales::Minima => {
                                         // x keeps sums of 32 elements; here those of the rounded 16.
-                                        let sum = _mm256_set1_ps(sum16::<PLANES>(xs.add(u * 16)));
-                                        acc[r] = _mm256_fmadd_ps(bias, _mm256_mul_ps(sum, d), acc[r]);
+                                        let sum = all8(sum16::<PLANES>(xs.add(r * stride + u * 16)));
+                                        acc[r] = fma8(bias, mul8(sum, d), acc[r]);
                                     }
                                     _ => {}
                                 }
+                                acc[r] = fma8(sums, mul8(scale, d), acc[r]);
                             }
                         }
                         codes = codes.add(SUB * K::BITS);
@@ -253,7 +258,9 @@ macro_rules! isa {
     };
 }
 
-isa!(Avx2, avx2, &[], "avx2,fma,f16c", dot);
+#[cfg(target_arch = "x86_64")]
+isa!(Base, base, &[], "avx2,fma,f16c", dot);
+#[cfg(target_arch = "x86_64")]
 isa!(
     Vnni,
     vnni,
@@ -261,3 +268,5 @@ isa!(
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni",
     dot_vnni
 );
+#[cfg(target_arch = "aarch64")]
+isa!(Base, base, &[], "neon", dot);

@@ -1,16 +1,15 @@
-//! Rows of any encoding to f32: with AVX2 where codes are small floats, by the plain definition elsewhere.
-
-use std::arch::x86_64::*;
+//! Rows of any encoding to f32: eight at a time where codes are small floats, by the plain definition elsewhere.
 
 use portolan_weights::{BlockScale, Element, Encoding, Plane, Planes, decode_row};
 
-use super::scales::{e4m3, e8m0, load_u8};
+use super::lanes::{all_i32x8, e4m3, e8m0, load_u8, mul8, store8};
 
 /// As [`decode_row`], bit for bit.
 ///
 /// # Safety
 /// The processor has the features.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) unsafe fn decode(w: &Planes<'_>, row: usize, out: &mut [f32]) {
     let Encoding::FloatBlock { element: Element::E4M3, group, scale } = w.encoding else {
         return decode_row(w, row, out);
@@ -21,16 +20,14 @@ pub(super) unsafe fn decode(w: &Planes<'_>, row: usize, out: &mut [f32]) {
     let (codes, scales) = (w.row(Plane::Codes, row), w.row(Plane::Scales, row));
     let groups = out.chunks_exact_mut(group.into()).zip(codes.chunks_exact(group.into())).zip(scales);
     for ((out, codes), &code) in groups {
-        let code = _mm256_set1_epi32(i32::from(code));
+        let code = all_i32x8(i32::from(code));
         let scale = match scale {
             BlockScale::E8M0 => e8m0(code),
             BlockScale::E4M3 => e4m3(code),
         };
         for (out, codes) in out.as_chunks_mut::<8>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
             // SAFETY: arrays of eight.
-            unsafe {
-                _mm256_storeu_ps(out.as_mut_ptr(), _mm256_mul_ps(scale, e4m3(load_u8(codes.as_ptr()))))
-            };
+            unsafe { store8(out.as_mut_ptr(), mul8(scale, e4m3(load_u8(codes.as_ptr())))) };
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Sums, products and functions, element by element.
 
-use std::arch::x86_64::*;
-
 use portolan_device::{DeviceCaps, cpu::Team};
 
 use super::{
     by_rows,
-    simd::{activate8, available, load_tail, load8, takes_activation},
+    isa::NAMES,
+    lanes::{F32x8, add8, load8, mul8, store8},
+    simd::{activate8, available, load_tail, takes_activation},
 };
 use crate::{
     Activation, Decline, Launch, Op, OpSpec, StepShape, ValueType, Variant,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 const ADD_BASE: Variant = Variant {
-    name: "avx2",
+    name: NAMES.floats,
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
@@ -58,23 +58,25 @@ enum Step {
 }
 
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn apply(step: Step, a: __m256, b: __m256) -> __m256 {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
+fn apply(step: Step, a: F32x8, b: F32x8) -> F32x8 {
     match step {
-        Step::Add => _mm256_add_ps(a, b),
-        Step::Mul => _mm256_mul_ps(a, b),
+        Step::Add => add8(a, b),
+        Step::Mul => mul8(a, b),
         Step::Activate(f) => activate8(f, a),
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn row(step: Step, a: &[f32], b: &[f32], y: &mut [f32]) {
     let (eights, rest) = y.as_chunks_mut::<8>();
     let (a_eights, a_rest) = a.as_chunks::<8>();
     let (b_eights, b_rest) = b.as_chunks::<8>();
     for ((y, a), b) in eights.iter_mut().zip(a_eights).zip(b_eights) {
         // SAFETY: arrays of eight.
-        unsafe { _mm256_storeu_ps(y.as_mut_ptr(), apply(step, load8(a.as_ptr()), load8(b.as_ptr()))) };
+        unsafe { store8(y.as_mut_ptr(), apply(step, load8(a.as_ptr()), load8(b.as_ptr()))) };
     }
     if !rest.is_empty() {
         // SAFETY: the rests are as long as that of y, since the rows are.
@@ -82,7 +84,7 @@ fn row(step: Step, a: &[f32], b: &[f32], y: &mut [f32]) {
             unsafe { (load_tail(a_rest.as_ptr(), rest.len()), load_tail(b_rest.as_ptr(), rest.len())) };
         let mut lanes = [0.0; 8];
         // SAFETY: an array of eight.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), apply(step, a, b)) };
+        unsafe { store8(lanes.as_mut_ptr(), apply(step, a, b)) };
         rest.copy_from_slice(&lanes[..rest.len()]);
     }
 }

@@ -4,16 +4,18 @@
 //! An element of the result is a sum in eight lanes along k, then over the lanes. That order is one for one row
 //! and for many, so a row's result does not depend on the rows beside it.
 
-use std::{arch::x86_64::*, ops::Range};
+use std::ops::Range;
 
 use half::{bf16, f16};
 use portolan_device::{DType, DeviceCaps, cpu::Team};
 use portolan_weights::{Encoding, Layout};
 
 use super::{
+    blocks::CHUNK_BYTES,
     decode::decode,
-    integer::CHUNK_BYTES,
-    simd::{Lanes, activate8, available, load_tail, load8, sum8, takes_activation},
+    isa::NAMES,
+    lanes::{F32x8, fma8, load8, mul8, store8, sum8, zero8},
+    simd::{Lanes, activate8, available, load_tail, takes_activation},
     vector::{takes_vector, with_bias},
 };
 use crate::{
@@ -23,7 +25,7 @@ use crate::{
 };
 
 pub(super) const MATMUL: Variant = Variant {
-    name: "avx2-f32",
+    name: NAMES.dense,
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,
@@ -35,7 +37,7 @@ pub(super) const MATMUL: Variant = Variant {
 };
 
 pub(super) const MATMUL_DECODED: Variant = Variant {
-    name: "avx2-decoded",
+    name: NAMES.decoded,
     takes: takes_decoded,
     describe: "f32 rows; weights of any encoding as planes, decoded to f32",
     entry: Entry::Cpu(matmul_decoded),
@@ -43,7 +45,7 @@ pub(super) const MATMUL_DECODED: Variant = Variant {
 };
 
 pub(super) const GATE_UP: Variant = Variant {
-    name: "avx2-f32",
+    name: NAMES.dense,
     takes: takes_gate_up,
     describe: "silu, gelu_tanh, relu2; f32 rows; both weights of f32, f16 or bf16",
     entry: Entry::Cpu(gate_up),
@@ -118,21 +120,22 @@ fn takes_gate_up(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
 ///
 /// # Safety
 /// There are that many rows at `x` and `w`; the processor has the features.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 unsafe fn tile<T: Lanes, const R: usize, const C: usize>(
     x: *const f32,
     w: *const T,
     k: usize,
 ) -> [[f32; C]; R] {
-    let mut acc = [[_mm256_setzero_ps(); C]; R];
+    let mut acc = [[zero8(); C]; R];
     for at in (0..k / 8 * 8).step_by(8) {
         // SAFETY: eight elements of each row from `at`.
         unsafe {
-            let w: [__m256; C] = std::array::from_fn(|c| load8(w.add(c * k + at)));
+            let w: [F32x8; C] = std::array::from_fn(|c| load8(w.add(c * k + at)));
             for r in 0..R {
                 let x = load8(x.add(r * k + at));
                 for c in 0..C {
-                    acc[r][c] = _mm256_fmadd_ps(x, w[c], acc[r][c]);
+                    acc[r][c] = fma8(x, w[c], acc[r][c]);
                 }
             }
         }
@@ -144,7 +147,7 @@ unsafe fn tile<T: Lanes, const R: usize, const C: usize>(
                 // SAFETY: the `k - at` last elements of each row.
                 let (x, w) =
                     unsafe { (load_tail(x.add(r * k + at), k - at), load_tail(w.add(c * k + at), k - at)) };
-                acc[r][c] = _mm256_fmadd_ps(x, w, acc[r][c]);
+                acc[r][c] = fma8(x, w, acc[r][c]);
             }
         }
     }
@@ -317,7 +320,8 @@ fn gate_up_of<T: Lanes>(launch: &Launch, shape: StepShape, team: &Team) {
 }
 
 /// `f(gate) * up`; the lengths are one.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 fn activate_times(f: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
     for ((y, gate), up) in y.chunks_mut(8).zip(gate.chunks(8)).zip(up.chunks(8)) {
         let mut lanes = [0.0; 8];
@@ -325,7 +329,7 @@ fn activate_times(f: Activation, gate: &[f32], up: &[f32], y: &mut [f32]) {
         unsafe {
             let gate = load_tail(gate.as_ptr(), gate.len());
             let up = load_tail(up.as_ptr(), up.len());
-            _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_mul_ps(activate8(f, gate), up));
+            store8(lanes.as_mut_ptr(), mul8(activate8(f, gate), up));
         }
         y.copy_from_slice(&lanes[..y.len()]);
     }

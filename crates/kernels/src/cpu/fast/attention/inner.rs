@@ -1,9 +1,10 @@
 //! The inner loops of attention: scores of a page, the softmax of a segment, weighted sums, the merge.
 
-use std::arch::x86_64::*;
-
 use super::{
-    super::simd::{Lanes, exp8, load8, max8, sum8},
+    super::{
+        lanes::*,
+        simd::{Lanes, exp8},
+    },
     SEGMENT, State,
 };
 use crate::PAGE_TOKENS;
@@ -18,35 +19,28 @@ const KEYS: usize = 4;
 /// # Safety
 /// `dim` elements can be read at each pointer; `dim` is a multiple of 8; the processor has the features.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 unsafe fn score_tile<T: Lanes, const Q: usize>(
     q: *const f32,
     keys: [*const T; KEYS],
     dim: usize,
-) -> [__m128; Q] {
-    let mut acc = [[_mm256_setzero_ps(); KEYS]; Q];
+) -> [F32x4; Q] {
+    let mut acc = [[zero8(); KEYS]; Q];
     for at in (0..dim).step_by(8) {
         // SAFETY: eight elements from `at`.
         unsafe {
             // Twelve sums, three queries and a key: all sixteen registers.
-            let q: [__m256; Q] = std::array::from_fn(|h| load8(q.add(h * dim + at)));
+            let q: [F32x8; Q] = std::array::from_fn(|h| load8(q.add(h * dim + at)));
             for i in 0..KEYS {
                 let k = load8(keys[i].add(at));
                 for h in 0..Q {
-                    acc[h][i] = _mm256_fmadd_ps(q[h], k, acc[h][i]);
+                    acc[h][i] = fma8(q[h], k, acc[h][i]);
                 }
             }
         }
     }
-    acc.map(|[a, b, c, d]| {
-        // Sums of the lanes of four vectors: two steps that halve and interleave, then the halves.
-        let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-        let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-        let (ab, cd) = (_mm256_castps_pd(ab), _mm256_castps_pd(cd));
-        let first = _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd));
-        let sums = _mm256_add_ps(first, _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
-        _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums))
-    })
+    acc.map(|sums| sums_of_four8(sums))
 }
 
 /// Scores of the queries `[group, dim]` with keys `from..to` of a page, times `scale`: into `scores`, whose rows of
@@ -54,7 +48,8 @@ unsafe fn score_tile<T: Lanes, const Q: usize>(
 ///
 /// # Safety
 /// The processor has the features; the head size is a multiple of 8; `from < to <= PAGE_TOKENS`.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) unsafe fn score_page<T: Lanes>(
     q: &[f32],
     keys: &[T],
@@ -67,7 +62,6 @@ pub(super) unsafe fn score_page<T: Lanes>(
     let group = q.len() / dim;
     assert!(keys.len() == PAGE_TOKENS * dim && to <= PAGE_TOKENS && from < to);
     assert!(scores.len() >= group * SEGMENT && column + PAGE_TOKENS <= SEGMENT);
-    let scale = _mm_set1_ps(scale);
     // Columns of keys that nobody sees get a score too, which nobody reads: a store has four.
     for key in (from / KEYS * KEYS..to).step_by(KEYS) {
         // A page may hold anything where no position has been written: look at none of those.
@@ -80,7 +74,7 @@ pub(super) unsafe fn score_page<T: Lanes>(
             unsafe {
                 let q = q.as_ptr().add(head * dim);
                 let out = scores.as_mut_ptr().add(head * SEGMENT + column + key);
-                let put = |h: usize, s: __m128| _mm_storeu_ps(out.add(h * SEGMENT), _mm_mul_ps(s, scale));
+                let put = |h: usize, s: F32x4| store_scaled4(out.add(h * SEGMENT), s, scale);
                 match n {
                     3 => score_tile::<T, 3>(q, pointers, dim)
                         .into_iter()
@@ -106,26 +100,27 @@ pub(super) unsafe fn score_page<T: Lanes>(
 ///
 /// # Safety
 /// The processor has the features.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) unsafe fn softmax(scores: &mut [f32; SEGMENT], (from, to): (usize, usize)) -> (f32, f32) {
     assert!(from < to && to <= SEGMENT);
     scores[..from].fill(f32::NEG_INFINITY);
     let end = to.next_multiple_of(8);
     scores[to..end].fill(f32::NEG_INFINITY);
     let (eights, _) = scores[..end].as_chunks_mut::<8>();
-    let mut max = _mm256_set1_ps(f32::NEG_INFINITY);
+    let mut max = all8(f32::NEG_INFINITY);
     for eight in eights.iter() {
         // SAFETY: an array of eight.
-        max = _mm256_max_ps(max, unsafe { load8(eight.as_ptr()) });
+        max = larger8(max, unsafe { load8(eight.as_ptr()) });
     }
     let max = max8(max);
-    let mut sum = _mm256_setzero_ps();
+    let mut sum = zero8();
     for eight in eights.iter_mut() {
         // SAFETY: an array of eight.
         unsafe {
-            let e = exp8(_mm256_sub_ps(load8(eight.as_ptr()), _mm256_set1_ps(max)));
-            _mm256_storeu_ps(eight.as_mut_ptr(), e);
-            sum = _mm256_add_ps(sum, e);
+            let e = exp8(sub8(load8(eight.as_ptr()), all8(max)));
+            store8(eight.as_mut_ptr(), e);
+            sum = add8(sum, e);
         }
     }
     (max, sum8(sum))
@@ -138,7 +133,8 @@ pub(super) unsafe fn softmax(scores: &mut [f32; SEGMENT], (from, to): (usize, us
 /// `weights` has [`SEGMENT`] a head, `values` rows of `dim`, `acc` rows of `dim`, and each at least the columns
 /// asked for; the processor has the features.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 unsafe fn value_tile<T: Lanes, const Q: usize, const D: usize>(
     weights: *const f32,
     values: *const T,
@@ -148,21 +144,20 @@ unsafe fn value_tile<T: Lanes, const Q: usize, const D: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums: [[__m256; D]; Q] =
+        let mut sums: [[F32x8; D]; Q] =
             std::array::from_fn(|h| std::array::from_fn(|d| load8(acc.add(h * dim + 8 * d))));
         for key in keys.0..keys.1 {
-            let w: [__m256; Q] =
-                std::array::from_fn(|h| _mm256_broadcast_ss(&*weights.add(h * SEGMENT + key)));
+            let w: [F32x8; Q] = std::array::from_fn(|h| all8(*weights.add(h * SEGMENT + key)));
             for d in 0..D {
                 let v = load8(values.add(key * dim + 8 * d));
                 for h in 0..Q {
-                    sums[h][d] = _mm256_fmadd_ps(w[h], v, sums[h][d]);
+                    sums[h][d] = fma8(w[h], v, sums[h][d]);
                 }
             }
         }
         for h in 0..Q {
             for d in 0..D {
-                _mm256_storeu_ps(acc.add(h * dim + 8 * d), sums[h][d]);
+                store8(acc.add(h * dim + 8 * d), sums[h][d]);
             }
         }
     }
@@ -173,7 +168,8 @@ unsafe fn value_tile<T: Lanes, const Q: usize, const D: usize>(
 ///
 /// # Safety
 /// The processor has the features; the head size is a multiple of 8.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) unsafe fn add_values<T: Lanes>(
     weights: &[f32],
     values: &[T],
@@ -214,9 +210,10 @@ pub(super) unsafe fn add_values<T: Lanes>(
 ///
 /// # Safety
 /// The processor has the features.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+#[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon"))]
 pub(super) unsafe fn merge(total: &mut State<'_>, segment: &State<'_>) {
-    let exp = |x: f32| _mm256_cvtss_f32(exp8(_mm256_set1_ps(x)));
+    let exp = |x: f32| first8(exp8(all8(x)));
     let group = total.max.len();
     let dim = total.acc.len() / group.max(1);
     for h in 0..group {
@@ -227,13 +224,13 @@ pub(super) unsafe fn merge(total: &mut State<'_>, segment: &State<'_>) {
         let (a, b) = (factor(before), factor(here));
         total.max[h] = max;
         total.sum[h] = total.sum[h] * a + segment.sum[h] * b;
-        let (a, b) = (_mm256_set1_ps(a), _mm256_set1_ps(b));
+        let (a, b) = (all8(a), all8(b));
         let from = segment.acc[h * dim..(h + 1) * dim].as_chunks::<8>().0;
         for (to, from) in total.acc[h * dim..(h + 1) * dim].as_chunks_mut::<8>().0.iter_mut().zip(from) {
             // SAFETY: arrays of eight.
             unsafe {
-                let sum = _mm256_mul_ps(load8(to.as_ptr()), a);
-                _mm256_storeu_ps(to.as_mut_ptr(), _mm256_fmadd_ps(load8(from.as_ptr()), b, sum));
+                let sum = mul8(load8(to.as_ptr()), a);
+                store8(to.as_mut_ptr(), fma8(load8(from.as_ptr()), b, sum));
             }
         }
     }

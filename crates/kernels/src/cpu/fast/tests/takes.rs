@@ -1,4 +1,4 @@
-use super::*;
+use super::{super::isa::FEATURES, *};
 use crate::{Activation, CacheKind, Decline};
 
 fn weight(encoding: Encoding, shape: &[usize]) -> WeightSpec {
@@ -7,7 +7,7 @@ fn weight(encoding: Encoding, shape: &[usize]) -> WeightSpec {
 
 const AFFINE: Encoding = Encoding::Affine { bits: 4, group: 32, meta: DType::F16 };
 
-/// What the first variant of an op answers that asks for no more than AVX2.
+/// What the first variant of an op answers that asks for no more than the features of all.
 #[track_caller]
 fn check(
     op: &Op,
@@ -28,7 +28,7 @@ fn check(
 
 #[test]
 fn reasons_to_decline() {
-    let here = &["avx2", "fma", "f16c"][..];
+    let here = FEATURES;
     let rounded = (ValueType::Q15Rows, 64);
     let plain = WeightSpec { layout: Layout::Planes, ..weight(AFFINE, &[8, 64]) };
     let bias = |n| WeightSpec { layout: Layout::Planes, ..weight(Encoding::Dense(DType::BF16), &[n]) };
@@ -47,7 +47,7 @@ fn reasons_to_decline() {
     matmul(rounded, &[weight(one_bit, &[8, 64])], Err(Decline::Dtype));
     matmul(rounded, &[weight(AFFINE, &[2, 8, 64])], Err(Decline::Shape));
     matmul(rounded, &[], Err(Decline::Shape));
-    check(&Op::Matmul, rounded, one, &["avx2", "fma"], Err(Decline::Arch));
+    check(&Op::Matmul, rounded, one, &here[1..], Err(Decline::Arch));
 
     let gate_up = |f, w: &[WeightSpec], expected| check(&Op::GateUp(f), rounded, w, here, expected);
     gate_up(Activation::Silu, &[good.clone(), good.clone()], Ok(()));
@@ -59,6 +59,7 @@ fn reasons_to_decline() {
     check(&attention, (ValueType::Activation, 80), &[], here, Err(Decline::Shape));
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn instructions_that_the_processor_lacks_are_declined() {
     let all = ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni"];

@@ -17,7 +17,9 @@ use crate::{
 };
 
 mod attention;
+mod golden;
 mod integer;
+mod names;
 mod takes;
 
 /// Whether this processor has what the kernels need.
@@ -25,7 +27,7 @@ pub(super) fn here() -> bool {
     let device = Device::cpu(&CpuOptions { threads: 1 }).unwrap();
     let there = super::simd::available(device.caps()).is_ok();
     if !there {
-        portolan_testkit::skipped("this processor lacks AVX2, FMA or F16C");
+        portolan_testkit::skipped("this processor lacks a feature of the fast kernels");
     }
     there
 }
@@ -193,13 +195,23 @@ impl Bed {
         self.view(ValueType::Activation, cols, values.len() / cols, bytemuck::cast_slice(values))
     }
 
+    /// In the layout `rows8`.
     pub(super) fn weight(&self, weight: &Weight) -> WeightTensor {
+        WeightTensor {
+            layout: Layout::Packed(super::rows8::NAME),
+            planes: vec![place(&self.device, &weight.packed())],
+            ..self.weight_of(weight)
+        }
+    }
+
+    /// As planes.
+    pub(super) fn weight_of(&self, weight: &Weight) -> WeightTensor {
         WeightTensor {
             name: "w".to_owned(),
             shape: vec![weight.rows, weight.k],
             encoding: weight.encoding,
-            layout: Layout::Packed(super::rows8::NAME),
-            planes: vec![place(&self.device, &weight.packed())],
+            layout: Layout::Planes,
+            planes: weight.planes.iter().map(|plane| place(&self.device, plane)).collect(),
         }
     }
 

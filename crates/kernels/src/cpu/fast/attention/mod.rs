@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use portolan_device::{DType, DeviceCaps, cpu::Team};
 
 use super::{
+    isa::NAMES,
     paged::Pages,
     simd::{Lanes, available},
 };
@@ -24,7 +25,7 @@ mod split;
 mod tiled;
 
 pub(super) const ATTENTION: Variant = Variant {
-    name: "avx2",
+    name: NAMES.floats,
     rows: (1, usize::MAX),
     exact: false,
     batch_invariant: true,

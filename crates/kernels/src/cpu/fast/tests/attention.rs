@@ -1,6 +1,9 @@
 use half::{bf16, f16};
 
-use super::{super::simd::Lanes, *};
+use super::{
+    super::{isa::NAMES, simd::Lanes},
+    *,
+};
 use crate::{CacheKind, PAGE_TOKENS};
 
 /// A case: heads, kv heads, head sizes, window.
@@ -69,7 +72,7 @@ fn check<T: Lanes>(case: Case, dtype: DType, positions: std::ops::Range<usize>, 
         let y = bed.view(ValueType::Activation, heads * v_dim, positions.len(), &[]);
         let op = Op::Attention { heads, scale: SCALE, window };
         let launch = bed.launch(op, &[&bed.floats(q, heads * k_dim)], &[], Some(cache), &y);
-        bed.run("avx2", &launch, positions.len(), threads);
+        bed.run(NAMES.floats, &launch, positions.len(), threads);
         floats_of(&y, positions.len())
     };
     let all: Vec<i32> = positions.clone().map(|p| p as i32).collect();
@@ -123,7 +126,7 @@ fn a_page_or_a_position_that_is_not_there_shows() {
             let q = bed.floats(&vec![1.0; rows * 16], 16);
             let y = bed.view(ValueType::Activation, 16, rows, &[]);
             let op = Op::Attention { heads: 2, scale: 1.0, window: None };
-            bed.run("avx2", &bed.launch(op, &[&q], &[], Some(cache), &y), rows, 2);
+            bed.run(NAMES.floats, &bed.launch(op, &[&q], &[], Some(cache), &y), rows, 2);
             let y = floats_of(&y, rows);
             assert!(
                 y.iter().all(|y| if is_nan { y.is_nan() } else { *y == 1.0 }),
