@@ -247,8 +247,9 @@ pub enum Error {
     },
     /// A disk that was full before the result was whole. What was written has been removed.
     #[error(
-        "{}: no room on the disk after {written} bytes of this file ({reason}); {} free now that what was written is          to be removed. Free some, or choose another folder",
-        path.display(), free.map_or("it is not known how many bytes are".to_owned(), |n| format!("{n} bytes are"))
+        "{}: the disk was full after {written} bytes of this file ({reason}; free: {}). What was written has been removed: \
+         free some room, or choose another folder",
+        path.display(), free.map_or("unknown".to_owned(), |n| format!("{n} bytes"))
     )]
     DiskFull {
         /// The file.

@@ -31,14 +31,14 @@ fn text(plan: &ConvertPlan) -> String {
     let _ = writeln!(out, "destination  {} (MLX)", plan.destination.display());
     let _ = writeln!(
         out,
-        "\n{:<32} {:<16} {:<17} {:<11} {:>7} {:>12}",
+        "\n{:<34} {:<16} {:<17} {:<11} {:>7} {:>12}",
         "kind of tensor", "from", "to", "how", "tensors", "bytes"
     );
     for row in &plan.rows {
         let (to, how, bytes) = (row.to.to_string(), row.how.name(), human_bytes(row.bytes));
         let _ = writeln!(
             out,
-            "{:<32} {:<16} {to:<17} {how:<11} {:>7} {bytes:>12}",
+            "{:<34} {:<16} {to:<17} {how:<11} {:>7} {bytes:>12}",
             row.kind, row.from, row.tensors
         );
         if let Some(note) = &row.note {

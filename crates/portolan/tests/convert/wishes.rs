@@ -104,6 +104,21 @@ fn texts_are_carried_along() {
     assert_eq!(Checkpoint::open(&made).unwrap().metadata["format"], "mlx");
 }
 
+/// A configuration may call a model tied that has an output matrix of its own: the files count, and the result says so.
+#[test]
+fn an_output_matrix_that_is_there_is_written() {
+    let folder = scratch();
+    let (source, made) = (folder.path().join("source"), folder.path().join("made"));
+    std::fs::create_dir(&source).unwrap();
+    testkit_tiny::copy("llama", &source);
+    testkit_tiny::edit_config(&source, |c| drop(c.insert("tie_word_embeddings".into(), true.into())));
+    convert(&source, &made, &affine(8, 32)).unwrap();
+    assert_eq!(config(&made)["tie_word_embeddings"], false);
+    assert_eq!(encoding(&made, "lm_head.weight"), "affine8-g32-bf16");
+    convert(&tiny("llama_tied"), &folder.path().join("tied"), &affine(8, 32)).unwrap();
+    assert_eq!(config(&folder.path().join("tied"))["tie_word_embeddings"], true);
+}
+
 #[test]
 fn keep_is_read() {
     #[track_caller]

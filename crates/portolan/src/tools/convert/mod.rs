@@ -6,6 +6,7 @@
 mod choose;
 mod config;
 mod folder;
+mod items;
 mod options;
 mod plan;
 #[cfg(test)]

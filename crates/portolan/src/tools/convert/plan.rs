@@ -6,18 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use portolan_models::{Model, hf_name};
+use portolan_models::Model;
 use portolan_weights::{
-    Checkpoint, Encoding, Expr, LoadPlan, LoadRequest, NewTensor, Source, cut_into_shards, new_header,
-    plan_load,
+    Checkpoint, Encoding, LoadPlan, LoadRequest, Source, cut_into_shards, new_header, plan_load,
 };
 use serde_json::{Value, json};
 
 use crate::{Error, Result, core::check_shapes, hub};
 
 use super::{
-    choose::{Choice, How, matrix, plain, plain_type},
+    choose::{Choice, How},
     config, folder,
+    items::{Item, as_stored, items, kind_of, quantized_modules, tensors},
     options::ConvertOptions,
     texts::{Text, json_bytes, texts},
     write::{scratch_bytes, shard_name},
@@ -40,26 +40,6 @@ pub struct PlanRow {
     pub tensors: usize,
     /// Their bytes in the result.
     pub bytes: u64,
-}
-
-/// One weight of the result.
-pub(super) struct Item {
-    /// Its name in the graph, for messages.
-    pub(super) weight: String,
-    /// The tensor of the source that it is read from.
-    pub(super) source: String,
-    /// As it is stored; decoding is added where it is read.
-    pub(super) expr: Expr,
-    pub(super) from: Encoding,
-    pub(super) choice: Choice,
-    /// The tensors that are written for it, in their order.
-    pub(super) tensors: Vec<NewTensor>,
-}
-
-impl Item {
-    pub(super) fn bytes(&self) -> u64 {
-        self.tensors.iter().map(NewTensor::bytes).sum()
-    }
 }
 
 /// A conversion that has been thought through. Nothing has been written.
@@ -186,127 +166,10 @@ pub(super) fn metadata() -> BTreeMap<String, String> {
     BTreeMap::from([("format".to_owned(), "mlx".to_owned())])
 }
 
-/// The tensors of some items, in order.
-pub(super) fn tensors(items: &[Item]) -> Vec<NewTensor> {
-    items.iter().flat_map(|item| item.tensors.iter().cloned()).collect()
-}
-
-/// An expression without the conversion to f32 that a graph asks for on top of norms and biases.
-fn as_stored(expr: &Expr) -> Expr {
-    match expr {
-        Expr::Dequantize { of, .. } => (**of).clone(),
-        other => other.clone(),
-    }
-}
-
 /// Parameters of the source's tensors, each once.
 fn parameters(load: &LoadPlan) -> u64 {
     let once = load.tensors.iter().filter(|t| t.same_as.is_none());
     once.map(|t| t.resolved.shape.iter().map(|&n| n as u64).product::<u64>()).sum()
-}
-
-/// The weights of the result, and whether the embedding is the output matrix.
-fn items(checkpoint: &Checkpoint, load: &LoadPlan, options: &ConvertOptions) -> Result<(Vec<Item>, bool)> {
-    let mut items = Vec::new();
-    // A graph lists a weight that serves twice once, or a second time as the same bytes.
-    let tied = !load.tensors.iter().any(|t| t.request.name == "lm_head" && t.same_as.is_none());
-    let mut met = vec![false; options.keep.len()];
-    for tensor in &load.tensors {
-        let name = &tensor.request.name;
-        if tensor.same_as.is_some() {
-            continue;
-        }
-        let from = tensor.resolved.encoding;
-        let shape = &tensor.resolved.shape;
-        let source = tensor.resolved.sources.first().unwrap_or(name).clone();
-        let fail = |reason: String| Error::Unconvertible {
-            path: checkpoint.path.clone(),
-            tensor: source.clone(),
-            reason,
-        };
-        let Some(dtype) = plain_type(from) else {
-            return Err(fail(format!(
-                "its numbers are stored as {from}, which holds no weights by itself. Convert from a checkpoint in f32, \
-                 f16 or bf16"
-            )));
-        };
-        let full = hf_name(name);
-        let module = full.strip_suffix(".weight");
-        let choice = match (shape.as_slice(), module) {
-            ([_, k], Some(module)) => {
-                let mut keep = None;
-                for (keep_of, met) in options.keep.iter().zip(&mut met) {
-                    if keep_of.matches(module) {
-                        (keep, *met) = (Some(keep_of.bits), true);
-                    }
-                }
-                matrix(from, dtype, *k, options, keep)
-            }
-            ([_], _) => plain(from, dtype),
-            _ => {
-                return Err(fail(format!("it has shape {shape:?}, where a vector or a matrix was expected")));
-            }
-        };
-        let tensors = new_tensors(&full, shape, choice.to);
-        items.push(Item {
-            weight: name.clone(),
-            source,
-            expr: tensor.request.expr.clone(),
-            from,
-            choice,
-            tensors,
-        });
-    }
-    if let Some((keep, _)) = options.keep.iter().zip(met).find(|(_, met)| !met) {
-        return Err(Error::NoSuchModule { module: keep.module.clone(), known: known(&items, tied) });
-    }
-    Ok((items, tied))
-}
-
-/// What `--keep` could have named.
-fn known(items: &[Item], tied: bool) -> String {
-    let kinds: BTreeSet<String> = items
-        .iter()
-        .filter(|i| i.tensors.iter().any(|t| t.shape.len() == 2))
-        .map(|i| kind_of(&i.weight))
-        .collect();
-    let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
-    let tied = if tied { "; its output matrix is embed_tokens" } else { "" };
-    format!("It has {kinds}{tied}")
-}
-
-/// The tensors that a weight of this shape is written as.
-fn new_tensors(full: &str, shape: &[usize], to: Encoding) -> Vec<NewTensor> {
-    let tensor = |name: String, dtype, last: usize| {
-        let mut shape = shape.to_vec();
-        if let Some(k) = shape.last_mut() {
-            *k = last;
-        }
-        NewTensor { name, dtype, shape }
-    };
-    use portolan_device::DType;
-    let k = shape.last().copied().unwrap_or(1);
-    let module = full.strip_suffix(".weight").unwrap_or(full);
-    let codes = || tensor(full.to_owned(), DType::U32, k * to.code_bits() / 32);
-    match to {
-        Encoding::Dense(dtype) => vec![tensor(full.to_owned(), dtype, k)],
-        Encoding::Affine { group, meta, .. } => {
-            let groups = k / usize::from(group);
-            let of_groups = |what: &str| tensor(format!("{module}.{what}"), meta, groups);
-            vec![codes(), of_groups("scales"), of_groups("biases")]
-        }
-        _ => vec![codes(), tensor(format!("{module}.scales"), DType::U8, k / to.group())],
-    }
-}
-
-fn quantized_modules(items: &[Item]) -> Vec<(String, Encoding, u64)> {
-    let quantized = items.iter().filter(|item| item.choice.to.is_quantized());
-    quantized
-        .map(|item| {
-            let full = hf_name(&item.weight);
-            (full.strip_suffix(".weight").unwrap_or(&full).to_owned(), item.choice.to, item.bytes())
-        })
-        .collect()
 }
 
 fn index(items: &[Item], shards: &[Range<usize>], bytes: u64, parameters: u64) -> Value {
@@ -317,14 +180,6 @@ fn index(items: &[Item], shards: &[Range<usize>], bytes: u64, parameters: u64) -
         }
     }
     json!({"metadata": {"total_size": bytes, "total_parameters": parameters}, "weight_map": files})
-}
-
-/// `layers.3.self_attn.q_proj` is a `layers.*.self_attn.q_proj`.
-fn kind_of(name: &str) -> String {
-    match name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
-        Some((_, kind)) => format!("layers.*.{kind}"),
-        None => name.to_owned(),
-    }
 }
 
 fn rows(checkpoint: &Checkpoint, items: &[Item]) -> Vec<PlanRow> {

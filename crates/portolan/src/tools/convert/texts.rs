@@ -56,7 +56,14 @@ pub(super) fn texts(checkpoint: &Checkpoint, config: &mut Map<String, Value>) ->
             }
             let files = match Tokenizer::files_from_gguf(&vocab) {
                 Ok(files) => files,
-                Err(error) => return Ok((Vec::new(), Some(error.to_string()))),
+                Err(error) => {
+                    for (field, id) in [("bos_token_id", vocab.bos), ("eos_token_id", vocab.eos)] {
+                        if let Some(id) = id {
+                            config.insert(field.to_owned(), id.into());
+                        }
+                    }
+                    return Ok((Vec::new(), Some(error.to_string())));
+                }
             };
             for field in ["bos_token_id", "eos_token_id", "pad_token_id"] {
                 if let Some(id) = files.generation.get(field) {

@@ -17,7 +17,8 @@ use crate::{Error, Result};
 use super::{
     choose::How,
     folder::{Staging, write_error},
-    plan::{ConvertPlan, Item, metadata, tensors},
+    items::{Item, tensors},
+    plan::{ConvertPlan, metadata},
     texts::Text,
 };
 
