@@ -178,7 +178,11 @@ fn a_model_is_converted() {
     bad("--group-size 48", &["group size is 48", "32, 64 or 128"]);
     bad("--mode mxfp4 --bits 8", &["mode mxfp4"]);
     bad("--keep experts=8", &["experts", "no such matrix"]);
-    home.bad("convert MODEL /proc/made", &["/proc"]);
+    // Whether a folder can be made shows when it is, after the plan.
+    let nowhere = home.run("convert MODEL /proc/made");
+    let errors = String::from_utf8(nowhere.stderr).unwrap();
+    assert_eq!(nowhere.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("error: /proc/made: no folder can be made in /proc"), "{errors}");
     home.bad(&format!("convert MODEL {}/made", home.model().display()), &["within the source"]);
     for flags in ["--mode int4", "--keep lm_head", "--keep lm_head=7", "--shard-size 5XB", "--shard-size 0"] {
         let output = home.run(&format!("convert MODEL {} {flags}", elsewhere.display()));
