@@ -159,7 +159,7 @@ fn llama3_of(rope: &RopeConfig) -> Option<Llama3> {
     let found = rope.frequencies();
     (3..=20).map(|log2| 1usize << log2).find_map(|original_max| {
         let llama3 = Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max };
-        let tried = RopeConfig { scaling: RopeScaling::Llama3(llama3.clone()), ..rope.clone() }.frequencies();
+        let tried = RopeConfig { scaling: RopeScaling::Llama3(llama3), ..rope.clone() }.frequencies();
         let same = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_FREQUENCY * b.abs();
         tried.inv_freq.iter().zip(&found.inv_freq).all(same).then_some(llama3)
     })
