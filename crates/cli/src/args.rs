@@ -8,6 +8,7 @@ use portolan::{
     device::DeviceChoice,
     tools::{
         compare::{CompareOptions, DEFAULT_ERROR},
+        convert::{ConvertOptions, Keep, QuantMode},
         trace::TraceOptions,
     },
     weights::LoadMode,
@@ -67,6 +68,14 @@ pub(crate) enum Command {
     /// Show what a checkpoint is and what memory it would take; reads no weights
     #[command(after_help = "Example:\n  portolan inspect smollm2 --context 4096")]
     Inspect(InspectArgs),
+    /// Write a model as an MLX checkpoint, quantized or as it is
+    #[command(
+        after_help = "Without --bits, --group-size and --mode, what is quantized stays as it is where MLX can hold it, \
+                      and plain weights get 4 bits in groups of 64.\n\n\
+                      Example:\n  portolan convert model.Q4_1.gguf ./model-mlx --dry-run\n  \
+                            portolan convert ./Qwen3-0.6B ./Qwen3-0.6B-4bit --bits 4 --group-size 64 --keep lm_head=8"
+    )]
+    Convert(ConvertArgs),
     /// Print the chart of kernel ports
     #[command(after_help = "Example:\n  portolan ports --json")]
     Ports(PortsArgs),
@@ -342,6 +351,61 @@ pub(crate) struct InspectArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ConvertArgs {
+    #[arg(value_name = "SRC", help = MODEL)]
+    pub(crate) source: String,
+    /// The folder to write; it must not be there yet, or be empty
+    #[arg(value_name = "DST")]
+    pub(crate) destination: PathBuf,
+    /// Bits a weight: 2, 3, 4, 5, 6 or 8
+    #[arg(long)]
+    bits: Option<u8>,
+    /// Elements that share a scale: 32, 64 or 128
+    #[arg(long)]
+    group_size: Option<u16>,
+    /// How to quantize: affine, or mxfp4 (4 bits in groups of 32)
+    #[arg(long)]
+    mode: Option<QuantMode>,
+    /// Other bits for some modules, by name or a part of their path; 16 for not quantized; may be given several times
+    #[arg(long, value_name = "MODULE=BITS")]
+    keep: Vec<Keep>,
+    /// Most bytes of a file of tensors, such as 500MB
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
+    shard_size: u64,
+    /// Print what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+impl ConvertArgs {
+    pub(crate) fn options(&self) -> ConvertOptions {
+        let mut options = ConvertOptions::default();
+        options.bits = self.bits;
+        options.group_size = self.group_size;
+        options.mode = self.mode;
+        options.keep = self.keep.clone();
+        options.shard_bytes = self.shard_size;
+        options
+    }
+}
+
+/// `5GB`, `500MB`, or a number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[number.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "GIB" => 1 << 30,
+        "MIB" => 1 << 20,
+        _ => return Err("expected a size such as 5GB, 500MB or 2GiB".to_owned()),
+    };
+    let size = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|&n| n > 0);
+    size.ok_or_else(|| "expected a size such as 5GB, 500MB or 2GiB".to_owned())
 }
 
 #[derive(clap::Args)]

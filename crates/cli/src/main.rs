@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::CompareTraces(args) => commands::compare_traces::run(args).map(|verdict| code = verdict),
         Command::Pull(args) => commands::pull::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
+        Command::Convert(args) => commands::convert::run(args),
         Command::Ports(args) => commands::ports::run(args),
         Command::Bench(args) => commands::bench::run(args),
     };

@@ -15,7 +15,7 @@ use portolan_weights::Checkpoint;
 
 pub use config::{ModelConfig, RopeConfig, RopeScaling};
 pub use error::ModelError;
-pub use names::Names;
+pub use names::{Names, hf_name};
 
 /// The result of a call into this crate.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;

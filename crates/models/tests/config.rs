@@ -326,3 +326,45 @@ fn gguf_refusals_name_the_key() {
     check("num_key_value_heads", gguf("llama").u32("llama.attention.head_count_kv", 3));
     check("rope_freqs.weight", gguf("llama").tensor("rope_freqs.weight", 0, &[2], &[0; 8]));
 }
+
+/// What is written is read as the same model.
+#[test]
+fn a_written_configuration_is_read_again() {
+    #[track_caller]
+    fn check(config: &ModelConfig) {
+        let written = config.to_json(512).unwrap();
+        let mut again = read(written.into()).unwrap();
+        assert_eq!(again.vocab, Some(512));
+        (again.vocab, again.path) = (config.vocab, config.path.clone());
+        assert_eq!(again, *config);
+    }
+    for name in FAMILIES {
+        check(&read(data(&format!("{name}/config.json"))).unwrap());
+    }
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512,
+                      "beta_fast": 16.0, "attention_factor": 1.5, "truncate": false});
+    for scaling in
+        [json!({"rope_type": "linear", "factor": 2.5}), json!({"type": "dynamic", "factor": 3.0}), yarn]
+    {
+        check(&with("llama", json!({"rope_scaling": scaling})));
+    }
+    check(&with("llama", json!({"partial_rotary_factor": 0.5, "mlp_bias": true, "rms_norm_eps": 1e-5})));
+    check(&with("qwen2", json!({"sliding_window": 100, "use_sliding_window": true, "max_window_layers": 3})));
+    let llama = read_gguf(&gguf("llama").f32("llama.attention.layer_norm_rms_epsilon", 1e-5)).unwrap();
+    assert_eq!(llama.to_json(2).unwrap()["rms_norm_eps"], 1e-5);
+    check(&llama);
+    check(&read_gguf(&gguf("smollm3")).unwrap());
+}
+
+#[test]
+fn names_of_hugging_face() {
+    #[track_caller]
+    fn check(weight: &str, expected: &str) {
+        assert_eq!(portolan_models::hf_name(weight), expected);
+    }
+    check("embed_tokens", "model.embed_tokens.weight");
+    check("layers.3.mlp.up_proj", "model.layers.3.mlp.up_proj.weight");
+    check("layers.3.self_attn.q_proj.bias", "model.layers.3.self_attn.q_proj.bias");
+    check("norm", "model.norm.weight");
+    check("lm_head", "lm_head.weight");
+}

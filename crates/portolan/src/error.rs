@@ -206,6 +206,67 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A folder that a conversion cannot write to.
+    #[error("{}: {reason}", path.display())]
+    Destination {
+        /// The folder.
+        path: PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A tensor that has no form in an MLX checkpoint.
+    #[error("{}: tensor '{tensor}' cannot be converted: {reason}", path.display())]
+    Unconvertible {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor, by its name in the checkpoint.
+        tensor: String,
+        /// Its type or numbers, and what to do.
+        reason: String,
+    },
+    /// A `--keep` that names no matrix of the model.
+    #[error("--keep {module}: the model has no such matrix. {known}")]
+    NoSuchModule {
+        /// As it was given.
+        module: String,
+        /// What the model has.
+        known: String,
+    },
+    /// A result that the disk has no room for. Nothing was written.
+    #[error(
+        "{}: the result takes {} and {} are free there. Free some, choose another folder, or convert to fewer bits",
+        path.display(), human_bytes(*need), human_bytes(*free)
+    )]
+    NoRoomOnDisk {
+        /// The destination.
+        path: PathBuf,
+        /// Bytes of the result.
+        need: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A disk that was full before the result was whole. What was written has been removed.
+    #[error(
+        "{}: the disk was full after {written} bytes of this file ({reason}; free: {}). What was written has been removed: \
+         free some room, or choose another folder",
+        path.display(), free.map_or("unknown".to_owned(), |n| format!("{n} bytes"))
+    )]
+    DiskFull {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of it that were written.
+        written: u64,
+        /// Bytes that were free then, where the system says.
+        free: Option<u64>,
+        /// What the system said.
+        reason: String,
+    },
+    /// Somebody asked for an end.
+    #[error("{what} was interrupted; nothing of it was kept")]
+    Interrupted {
+        /// What was going on.
+        what: &'static str,
+    },
     /// A fault in Portolan itself.
     #[error("internal error: {what}. Please report it")]
     Internal {

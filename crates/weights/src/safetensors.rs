@@ -74,7 +74,9 @@ pub(crate) fn header_of(source: &(impl PositionedRead + ?Sized), path: &Path, si
     };
     let length = u64::from_le_bytes(*length);
     // A zip (a torch .bin) or a pickle under a safetensors name gives a length by accident.
-    if head.starts_with(b"PK\x03\x04") || head.starts_with(b"\x80\x02") {
+    // (So does a header of 640 bytes, whose length is spelled as a pickle begins.)
+    let torch = head.starts_with(b"PK\x03\x04") || head.starts_with(b"\x80\x02");
+    if torch && head[8] != b'{' {
         return Err(WeightError::NotACheckpoint { path: path.to_owned(), what: NotWeights::OtherFormat });
     }
     if length == 0 || length > HEADER_LIMIT {

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod compare_traces;
+pub(crate) mod convert;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod logits;

@@ -71,8 +71,8 @@ fn piped_prompt() -> anyhow::Result<Option<String>> {
     Ok(Some(text.trim_end_matches('\n').to_owned()).filter(|t| !t.is_empty()))
 }
 
-/// Set by Ctrl-C while an answer is written. A second one, with nothing to stop, ends the program.
-fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
+/// Set by Ctrl-C while something goes on that can be stopped. A second one, with nothing to stop, ends the program.
+pub(super) fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
     ctrlc::set_handler(move || {

@@ -4,6 +4,7 @@ mod fields;
 mod gguf;
 mod json;
 mod rope;
+mod write;
 
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
 //! One tokenizer type over what checkpoints carry.
 
+mod export;
 mod gguf;
 mod hf;
 mod pieces;
@@ -15,6 +16,7 @@ use tokenizers::{Model, NormalizedString, PreTokenizer};
 
 use crate::template::SpecialTexts;
 use crate::{DecodeOptions, RenderedChat, StreamDecoder, TextError};
+pub use export::TokenizerFiles;
 pub use gguf::GgufVocab;
 pub(crate) use hf::{read_json, read_regular};
 pub(crate) use pieces::{PieceKind, PieceTable};

@@ -12,5 +12,6 @@ mod loading;
 mod mlx_modules;
 mod oracle_checkpoints;
 mod quant_vectors;
+mod quantizing;
 mod staged;
 mod support;
