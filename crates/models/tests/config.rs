@@ -205,8 +205,8 @@ fn refusals_name_the_field() {
         let key = field.split('.').next().unwrap();
         check(field, least("llama", json!({key: value})));
     }
-    check("rotary", least("llama", json!({"partial_rotary_factor": 0.01})));
-    check("rope scaling factor", least("llama", json!({"rope_scaling": {"type": "linear", "factor": 0}})));
+    check("partial_rotary_factor", least("llama", json!({"partial_rotary_factor": 0.01})));
+    check("'factor'", least("llama", json!({"rope_scaling": {"type": "linear", "factor": 0}})));
     let llama3 = |low: f64, original: u32| {
         least(
             "llama",
@@ -216,9 +216,9 @@ fn refusals_name_the_field() {
     };
     check("low_freq_factor", llama3(4.0, 32));
     check("original_max_position_embeddings", llama3(1.0, 0));
-    check("rope frequencies", least("llama", json!({"rope_theta": 1e-300})));
+    check("rope_theta", least("llama", json!({"rope_theta": 1e-300})));
     let yarn = json!({"type": "yarn", "factor": 2, "attention_factor": -1});
-    check("rope attention factor", least("llama", json!({"rope_scaling": yarn})));
+    check("attention_factor", least("llama", json!({"rope_scaling": yarn})));
     check("no_rope_layers", least("smollm3", json!({"no_rope_layers": [1, 1]})));
     check("no_rope_layers", least("smollm3", json!({"no_rope_layers": vec![2; 8]})));
     check("no_rope_layer_interval", least("smollm3", json!({"no_rope_layer_interval": 0})));
@@ -322,7 +322,10 @@ fn gguf_refusals_name_the_key() {
     check("llama.attention.value_length", gguf("llama").u32("llama.attention.value_length", 7));
     check("llama.context_length", gguf("llama").str("llama.context_length", "long"));
     check("llama.rope.freq_base", gguf("llama").str("llama.rope.freq_base", "x"));
-    check("rope_theta", gguf("llama").f32("llama.rope.freq_base", -1.0));
-    check("num_key_value_heads", gguf("llama").u32("llama.attention.head_count_kv", 3));
+    check("llama.rope.freq_base", gguf("llama").f32("llama.rope.freq_base", -1.0));
+    check("llama.attention.head_count_kv", gguf("llama").u32("llama.attention.head_count_kv", 3));
+    check("llama.rope.dimension_count", gguf("llama").u32("llama.rope.dimension_count", 3));
+    check("llama.rope.scaling.type", gguf("llama").u32("llama.rope.scaling.type", 1));
+    check("llama.vocab_size", gguf("llama").u32("llama.vocab_size", u32::MAX));
     check("rope_freqs.weight", gguf("llama").tensor("rope_freqs.weight", 0, &[2], &[0; 8]));
 }
