@@ -9,8 +9,12 @@ use serde_json::json;
 
 fuzz_target!(|source: &str| {
     let Ok(template) = ChatTemplate::new("fuzz", source) else { return };
-    let named = BTreeMap::from([("bos_token".to_owned(), "<s>".to_owned()), ("eos_token".to_owned(), "</s>".to_owned())]);
-    let messages = [Message::system("be brief"), Message::user("Hello!"), Message::assistant("<think>x</think>Hi")];
+    let named = BTreeMap::from([
+        ("bos_token".to_owned(), "<s>".to_owned()),
+        ("eos_token".to_owned(), "</s>".to_owned()),
+    ]);
+    let messages =
+        [Message::system("be brief"), Message::user("Hello!"), Message::assistant("<think>x</think>Hi")];
     let tools = [json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})];
     for with_tools in [false, true] {
         let mut input = ChatInput::new(&messages);

@@ -12,7 +12,9 @@ pub(crate) fn file_limits_are_errors() {
     let mut set = SigSet::empty();
     set.add(Signal::SIGXFSZ);
     if let Err(error) = set.thread_block() {
-        tracing::warn!("SIGXFSZ cannot be blocked ({error}): a write beyond `ulimit -f` will end the program");
+        tracing::warn!(
+            "SIGXFSZ cannot be blocked ({error}): a write beyond `ulimit -f` will end the program"
+        );
     }
 }
 

@@ -146,7 +146,10 @@ fn a_limit_on_files_is_an_error_and_leaves_nothing() {
     let command = home.command(&words);
     // Two blocks of 512 or of 1024 bytes, as the shell has them; the logits take 6 KiB.
     let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -f 2 && exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
+    limited
+        .args(["-c", "ulimit -f 2 && exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => limited.env(name, value),

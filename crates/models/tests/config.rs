@@ -10,7 +10,7 @@ use portolan_kernels::{
 };
 use portolan_models::{Model, ModelConfig, ModelError, Result, RopeScaling};
 use portolan_testkit::fixture::Gguf;
-use portolan_weights::{Checkpoint, ConfigSource, Dialect};
+use portolan_weights::{Checkpoint, ConfigSource, Dialect, Encoding, Foreign, Source, TensorInfo};
 use serde_json::{Value, json};
 
 const FAMILIES: &[&str] = &["llama", "llama_tied", "mistral", "qwen2", "qwen3", "smollm3"];
@@ -187,6 +187,8 @@ fn refusals_name_the_field() {
         ("num_hidden_layers", json!(0)),
         ("num_hidden_layers", json!(1u64 << 50)),
         ("num_attention_heads", json!(0)),
+        ("num_attention_heads", json!(3)),
+        ("model_type", json!(7)),
         ("num_key_value_heads", json!(3)),
         ("num_key_value_heads", json!(0)),
         ("head_dim", json!(0)),
@@ -305,6 +307,32 @@ fn gguf_rope_scalings() {
     check(gguf("llama").tensor("rope_freqs.weight", 0, &[8], &bytes), RopeScaling::Divisors(divisors));
     let error = read_gguf(&kind("spiral")).unwrap_err();
     assert!(matches!(&error, ModelError::UnknownRope { kind, .. } if kind == "spiral"), "{error:?}");
+}
+
+/// What the families have in common is built from a configuration and the names of tensors alone; none are needed to
+/// refuse an embedding that no vocabulary has, or layers beyond the last.
+#[test]
+fn tensors_against_the_configuration() {
+    #[track_caller]
+    fn check(name: &str, shape: &[usize], parts: &[&str]) {
+        let mut checkpoint = checkpoint(least("llama", json!({})));
+        let info = TensorInfo {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            encoding: Encoding::Foreign(Foreign::Bool),
+            source: Source::Planes(Vec::new()),
+        };
+        checkpoint.tensors.insert(name.to_owned(), info);
+        let text = Model::from_checkpoint(&checkpoint).map(drop).unwrap_err().to_string();
+        for part in parts {
+            assert!(text.contains(part), "'{text}' does not say '{part}'");
+        }
+    }
+    let embedding = "model.embed_tokens.weight";
+    check(embedding, &[0, 64], &["the/model", "vocab_size", embedding, "0 rows"]);
+    check(embedding, &[1 << 40, 64], &["vocab_size", embedding, "1099511627776 rows", "1 to 16777216"]);
+    check("model.layers.8.norm.weight", &[64], &["num_hidden_layers", "is 8", "model.layers.8.norm.weight"]);
+    check("model.layers.18446744073709551615.w", &[64], &["num_hidden_layers", "18446744073709551615"]);
 }
 
 #[test]

@@ -150,7 +150,8 @@ pub(crate) fn read_text(path: &Path, most: u64) -> Result<String> {
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
-    String::from_utf8(bytes).map_err(|e| json(format!("not UTF-8: {e}. Save it as UTF-8, or download it again")))
+    String::from_utf8(bytes)
+        .map_err(|e| json(format!("not UTF-8: {e}. Save it as UTF-8, or download it again")))
 }
 
 #[cfg(test)]

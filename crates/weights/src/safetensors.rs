@@ -174,7 +174,8 @@ fn metadata(path: &Path, value: &RawValue) -> Result<BTreeMap<String, String>> {
 fn entry(path: &Path, name: &str, value: &RawValue) -> Result<Entry> {
     let text = value.get();
     if text.len() > MOST_ENTRY {
-        let reason = format!("tensor '{name}': its entry has {} bytes, at most {MOST_ENTRY} are read", text.len());
+        let reason =
+            format!("tensor '{name}': its entry has {} bytes, at most {MOST_ENTRY} are read", text.len());
         return Err(bad_header(path, reason));
     }
     serde_json::from_str(text).map_err(|error| {

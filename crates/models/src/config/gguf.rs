@@ -85,11 +85,20 @@ pub(super) fn read(checkpoint: &Checkpoint, metadata: &Metadata) -> Result<Model
     if heads == 0 {
         return Err(keys.bad("attention.head_count", heads, "at least 1"));
     }
-    let head_dim = keys.usize("attention.key_length")?.unwrap_or(hidden / heads);
+    let head_dim = match keys.usize("attention.key_length")? {
+        Some(head_dim) => head_dim,
+        None if hidden.is_multiple_of(heads) => hidden / heads,
+        None => {
+            let (width, length) = (keys.key("embedding_length"), keys.key("attention.key_length"));
+            let expected = format!("a divisor of {width} ({hidden}), since {length} is not given");
+            return Err(keys.bad("attention.head_count", heads, &expected));
+        }
+    };
     if let Some(v_dim) = keys.usize("attention.value_length")?
         && v_dim != head_dim
     {
-        return Err(keys.bad("attention.value_length", v_dim, &format!("{head_dim}, as the keys")));
+        let expected = format!("{head_dim}, the length of the keys ({})", keys.key("attention.key_length"));
+        return Err(keys.bad("attention.value_length", v_dim, &expected));
     }
     let context = keys.usize("context_length")?.unwrap_or(2048);
     let window = keys.usize("attention.sliding_window")?.filter(|&w| w > 0);
@@ -188,6 +197,8 @@ const KEYS: &[(&str, &str)] = &[
     ("factor", "rope.scaling.factor"),
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
     ("attention_factor", "rope.scaling.attn_factor"),
+    ("beta_fast", "rope.scaling.yarn_beta_fast"),
+    ("beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
 
 /// The key of a field in a file of this architecture.

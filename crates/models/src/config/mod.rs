@@ -62,12 +62,26 @@ pub struct ModelConfig {
 /// `model_type` of config.json, or GGUF's `general.architecture`.
 pub fn model_type(checkpoint: &Checkpoint) -> Result<&str> {
     let path = || checkpoint.path.clone();
-    let (found, field) = match &checkpoint.config {
-        ConfigSource::Json(value) => (value.get("model_type").and_then(|v| v.as_str()), "model_type"),
-        ConfigSource::Gguf(metadata) => (metadata.architecture(), "general.architecture"),
+    let (field, value, text) = match &checkpoint.config {
+        ConfigSource::Json(value) => {
+            let value = value.get("model_type").filter(|v| !v.is_null());
+            ("model_type", value.map(ToString::to_string), value.and_then(|v| v.as_str()))
+        }
+        ConfigSource::Gguf(metadata) => {
+            let value = metadata.get("general.architecture");
+            ("general.architecture", value.map(ToString::to_string), metadata.architecture())
+        }
         ConfigSource::None => return Err(ModelError::NoConfig { path: path() }),
     };
-    found.ok_or_else(|| ModelError::MissingField { path: path(), field: field.to_owned() })
+    let field = field.to_owned();
+    match (text, value) {
+        (Some(text), _) => Ok(text),
+        (None, None) => Err(ModelError::MissingField { path: path(), field }),
+        (None, Some(found)) => {
+            let expected = "a text, the name of a family of models".to_owned();
+            Err(ModelError::BadField { path: path(), field, found, expected })
+        }
+    }
 }
 
 /// An error under the name that the field has in this checkpoint.
@@ -159,10 +173,15 @@ impl ModelConfig {
         let rot = self.rope.rot;
         if rot == 0 || !rot.is_multiple_of(2) || rot > self.head_dim {
             let expected = format!(
-                "a factor that makes an even number of elements, from 2 to head_dim ({})",
+                "a factor that makes an even number of elements, from 2 to head_dim ({}, which is hidden_size / \
+                 num_attention_heads where it is not given)",
                 self.head_dim
             );
-            return Err(self.bad("partial_rotary_factor", format!("one that makes {rot} elements"), expected));
+            return Err(self.bad(
+                "partial_rotary_factor",
+                format!("one that makes {rot} elements"),
+                expected,
+            ));
         }
         self.rope.check(self)
     }

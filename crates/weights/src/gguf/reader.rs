@@ -60,7 +60,8 @@ impl<'a, S: PositionedRead + ?Sized> Reader<'a, S> {
         let expected = self.position().saturating_add(n);
         if n <= self.left() {
             if expected > MOST_BYTES {
-                let reason = format!("it would have {expected} bytes or more, and at most {MOST_BYTES} are read");
+                let reason =
+                    format!("it would have {expected} bytes or more, and at most {MOST_BYTES} are read");
                 return Err(self.bad(reason));
             }
             return Ok(());
@@ -164,7 +165,8 @@ impl<'a, S: PositionedRead + ?Sized> Reader<'a, S> {
         self.elements = self.elements.saturating_add(len);
         if self.elements > MOST_ELEMENTS {
             let found = self.elements;
-            let reason = format!("its lists have {found} elements or more, and at most {MOST_ELEMENTS} are read");
+            let reason =
+                format!("its lists have {found} elements or more, and at most {MOST_ELEMENTS} are read");
             return Err(self.bad(reason));
         }
         let len = usize::try_from(len).map_err(|_| self.bad("a list is too long"))?;

@@ -98,7 +98,8 @@ fn safetensors_json() {
     check(&deep(10_000), &["tensor 'w'"]);
     check(&deep(1_000_000), &["'w'", "2000000 bytes, at most 65536"]);
     // What is parsed to a tree takes many times its text.
-    let wide = format!(r#"{{"w":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,0]}}}}"#, "1,".repeat(1 << 20));
+    let wide =
+        format!(r#"{{"w":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,0]}}}}"#, "1,".repeat(1 << 20));
     check(&wide, &["'w'", "at most 65536"]);
     let many = format!("{{{}\"x\":{{}}}}", "\"\":0,".repeat(1 << 20));
     check(&many, &["more than 1048576 entries"]);
@@ -162,9 +163,15 @@ fn gguf_headers_as_large_as_the_file() {
         sparse(&path, &bytes, 1 << 40);
         says(&Checkpoint::open(&path).unwrap_err(), parts);
     }
-    check(&Gguf::new().list("x", 0, 1 << 39, &[0; 9]), &["m.gguf", "bad header", "at most 268435456 are read"]);
+    check(
+        &Gguf::new().list("x", 0, 1 << 39, &[0; 9]),
+        &["m.gguf", "bad header", "at most 268435456 are read"],
+    );
     check(&Gguf::new().list("x", 8, 1 << 30, &[0; 9]), &["m.gguf", "at most 268435456 are read"]);
-    check(&Gguf::new().list("x", 8, (1 << 24) + 1, &[0; 9]), &["16777217 elements or more", "at most 16777216"]);
+    check(
+        &Gguf::new().list("x", 8, (1 << 24) + 1, &[0; 9]),
+        &["16777217 elements or more", "at most 16777216"],
+    );
     check(&Gguf::new().list("x", 0, (1 << 24) + 1, &[0; 9]), &["16777217 elements or more"]);
     let long = [(1u64 << 39).to_le_bytes().as_slice(), &[0; 9]].concat();
     check(&Gguf::new().entry("x", 8, &long), &["at most 268435456 are read"]);

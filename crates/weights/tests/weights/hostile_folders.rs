@@ -108,9 +108,15 @@ fn an_index_that_leads_elsewhere() {
     std::fs::create_dir(&inside).unwrap();
     tensor("a").write(dir.path().join("x.safetensors"));
     let absolute = dir.path().join("x.safetensors");
-    for name in
-        ["../x.safetensors", absolute.to_str().unwrap(), "./../x.safetensors", "..\\x.safetensors", "..", "/", "a/b"]
-    {
+    for name in [
+        "../x.safetensors",
+        absolute.to_str().unwrap(),
+        "./../x.safetensors",
+        "..\\x.safetensors",
+        "..",
+        "/",
+        "a/b",
+    ] {
         write(&inside, INDEX, &json!({"weight_map": {"a": name}}).to_string());
         let error = Checkpoint::open(&inside).unwrap_err();
         assert!(matches!(error, WeightError::Header { .. }), "{name}: {error:?}");
@@ -205,7 +211,9 @@ fn files_that_change_after_they_were_opened() {
             std::fs::write(&path, &whole[..keep as usize]).unwrap();
             for expr in [Expr::source("w"), Expr::source("w").f32()] {
                 let error = load(expr).unwrap_err();
-                let WeightError::ShortRead { path: p, offset, want, got } = &error else { panic!("{error:?}") };
+                let WeightError::ShortRead { path: p, offset, want, got } = &error else {
+                    panic!("{error:?}")
+                };
                 assert_eq!((p, offset + got), (&path, keep.max(*offset)), "{name} cut to {keep}: {error}");
                 assert!(got < want && error.to_string().contains("load it again"), "{error}");
             }
