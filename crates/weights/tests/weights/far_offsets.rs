@@ -29,12 +29,12 @@ fn rows(name: &str, start: usize, len: usize) -> Expr {
 fn check(path: &Path) {
     let checkpoint = Checkpoint::open(path).unwrap();
     assert_same(&values(&checkpoint, "end"), &[7.0, 8.0], "end");
-    for (row, first) in [((2 * GIB >> 10) - 1, 0.0), (2 * GIB >> 10, 2.0), (4 * GIB >> 10, 4.0)] {
+    for (row, first) in [((2 * GIB / 1024) - 1, 0.0), (2 * GIB / 1024, 2.0), (4 * GIB / 1024, 4.0)] {
         let loaded = load_expr(&checkpoint, rows("w", row as usize, 1)).unwrap().decode();
         assert_eq!((loaded.len(), loaded[0]), (256, first), "row {row}");
     }
     // Rows on both sides of 4 GiB, in one read.
-    let across = load_expr(&checkpoint, rows("w", (4 * GIB >> 10) as usize - 1, 2)).unwrap().decode();
+    let across = load_expr(&checkpoint, rows("w", (4 * GIB / 1024) as usize - 1, 2)).unwrap().decode();
     assert_eq!((across[0], across[256]), (0.0, 4.0));
     // The whole is told by arithmetic.
     let plan = plan_load(&checkpoint, vec![request("w", Expr::source("w"))]).unwrap();
@@ -56,7 +56,7 @@ fn safetensors() {
     let dir = folder();
     let path = dir.path().join("m.safetensors");
     let header = json!({
-        "w": {"dtype": "F32", "shape": [5 * GIB >> 10, 256], "data_offsets": [0, 5 * GIB]},
+        "w": {"dtype": "F32", "shape": [5 * GIB / 1024, 256], "data_offsets": [0, 5 * GIB]},
         "end": {"dtype": "F32", "shape": [2], "data_offsets": [5 * GIB, 5 * GIB + 8]},
     });
     write(&path, &safetensors_with_header(&header.to_string(), &[]), &MARKS, 5 * GIB + 8);
@@ -67,7 +67,7 @@ fn safetensors() {
 fn gguf() {
     let dir = folder();
     let path = dir.path().join("m.gguf");
-    let rows = (5 * GIB >> 10) as usize;
+    let rows = (5 * GIB / 1024) as usize;
     let mut header = Gguf::new().tensor("w", 0, &[rows, 256], &[]).tensor("end", 0, &[2], &[]).bytes();
     // The offset of `end`, the last number of the table, is that of the data not written.
     let offset = 24 + (8 + 1 + 4 + 16 + 4 + 8) + (8 + 3 + 4 + 8 + 4);
