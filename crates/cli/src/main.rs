@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod output;
 mod progress;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let args = Args::parse();
     output::start_log(args.verbose);
+    signals::file_limits_are_errors();
     let mut code = ExitCode::SUCCESS;
     let result = match args.command {
         Command::Run(args) => commands::run::run(args),

@@ -145,6 +145,34 @@ fn logits_go_into_a_file() {
     assert!(!Tensors::open(&out).has("greedy_ids"));
 }
 
+/// `ulimit -f` is told as an error of the write; by default its signal ends a program.
+#[cfg(unix)]
+#[test]
+fn a_limit_on_files_is_an_error_and_leaves_nothing() {
+    let home = Home::new();
+    let out = home.path("out.safetensors");
+    let words = format!("logits -m MODEL --ids 3,5,7 -o {}", out.display());
+    let command = home.command(&words);
+    // Two blocks of 512 or of 1024 bytes, as the shell has them; the logits take 6 KiB.
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -f 2 && exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let output = limited.stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{} {errors}", output.status);
+    assert!(errors.contains("File too large") && errors.contains("out.safetensors"), "{errors}");
+    assert_eq!(std::fs::read_dir(home.0.path()).unwrap().count(), 1, "it leaves nothing behind");
+    home.good(&words);
+}
+
 #[test]
 fn a_model_is_converted() {
     let home = Home::new();

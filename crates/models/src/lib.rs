@@ -63,6 +63,7 @@ impl Model {
         })?;
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let names = Names::new(checkpoint, &config)?;
+        config.check_layers(checkpoint, &names)?;
         let graph = (family.build)(&config, &names)?;
         Ok(Model { family, config, graph })
     }

@@ -79,6 +79,15 @@ impl<'a> Names<'a> {
         format!("{name}.{parameter}")
     }
 
+    /// What the names in the file of all tensors of a layer begin with, up to the layer's number.
+    pub(crate) fn layer_prefix(&self) -> &'static str {
+        match (self.checkpoint.dialect, self.prefix) {
+            (Dialect::Gguf, _) => "blk.",
+            (_, "") => "layers.",
+            _ => "model.layers.",
+        }
+    }
+
     /// A matrix, in whatever encoding the file has it.
     pub fn weight(&self, module: &str) -> Expr {
         self.reordered(module, Expr::source(self.file_name(module, "weight")))

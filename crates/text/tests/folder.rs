@@ -241,3 +241,24 @@ fn pipes_are_no_tokenizers() {
         assert!(error.contains("not a regular file"), "{error}");
     }
 }
+
+#[test]
+fn a_mark_in_front_is_left_out_and_a_giant_is_refused() {
+    let folder = Folder::new("mark");
+    folder.write("tokenizer.json", &format!("\u{feff}{}", small()));
+    folder.write("tokenizer_config.json", "\u{feff}{\"bos_token\": \"<s>\"}");
+    folder.write("chat_template.jinja", "\u{feff}{{ messages[0].content }}");
+    Tokenizer::from_folder(&folder.0).map(drop).unwrap();
+    let templates = ChatTemplates::from_folder(&folder.0).unwrap();
+    assert_eq!(templates.pick(None, false).unwrap().source(), "{{ messages[0].content }}");
+    // Sparse: it takes no place on the disk.
+    for name in ["chat_template.jinja", "tokenizer.json"] {
+        fs::File::options().write(true).open(folder.0.join(name)).unwrap().set_len(1 << 40).unwrap();
+        let error = match name {
+            "tokenizer.json" => Tokenizer::from_folder(&folder.0).map(drop),
+            _ => ChatTemplates::from_folder(&folder.0).map(drop),
+        };
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("1099511627776 bytes"), "{text}");
+    }
+}

@@ -123,15 +123,27 @@ impl Tokenizer {
     }
 }
 
-/// Reads a regular file whole. Anything else is refused without opening it: to open a pipe waits for whoever writes to it.
+/// Most bytes of a tokenizer or a template: those of the largest vocabularies take some 40 MiB.
+const MOST: u64 = 256 << 20;
+
+/// Reads a regular file whole, without the mark that some editors put in front of UTF-8. Anything else is refused
+/// without opening it, since to open a pipe waits for whoever writes to it; and so is a file that would fill the memory.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    if std::fs::metadata(path)?.is_file() {
-        return std::fs::read(path);
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return refuse("it is not a regular file".to_owned());
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    if metadata.len() > MOST {
+        return refuse(format!("it has {} bytes, where at most {MOST} were expected", metadata.len()));
+    }
+    let mut bytes = std::fs::read(path)?;
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        bytes.drain(..3);
+    }
+    Ok(bytes)
 }
 
-/// Reads a JSON file that may be missing.
 /// Reads a JSON file that may be missing.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
     let text = match read_regular(path) {

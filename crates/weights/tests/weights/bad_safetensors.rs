@@ -41,6 +41,7 @@ fn not_a_checkpoint_at_all() {
     assert!(open(pointer.as_bytes()).to_string().contains("git lfs pull"));
 }
 
+/// InvokeAI #7009 and airllm #137 are the same.
 #[test]
 fn qwen_462_header_errors_name_the_file() {
     let bytes = good().bytes();
