@@ -118,7 +118,7 @@ impl Engine {
         options: &LoadOptions,
         progress: &mut dyn loader::Progress,
     ) -> Result<Self> {
-        portolan_device::env::warn_unknown();
+        crate::check_environment()?;
         Self::from_plan(loader::plan(path, options)?, progress)
     }
 
@@ -210,6 +210,9 @@ impl Engine {
         }
         let vocab = self.shared.info.vocab;
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
+            return Err(Error::BadToken { id, vocab });
+        }
+        if let Some(&(id, _)) = options.sampling.logit_bias.iter().find(|&&(id, _)| id as usize >= vocab) {
             return Err(Error::BadToken { id, vocab });
         }
         // Without a tokenizer there is no text in which a stop string could be found.

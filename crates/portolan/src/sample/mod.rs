@@ -65,6 +65,13 @@ impl Sampler {
             self.logits.extend_from_slice(logits);
             self.bias();
             self.penalize(prompt, generated);
+            if self.logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+                return Err(Error::BadOption {
+                    option: "logit_bias",
+                    value: "-inf for every token that the model allows".to_owned(),
+                    expected: "a token that is left to choose",
+                });
+            }
             let changed = std::mem::take(&mut self.logits);
             sampled.id = self.choose(&changed, generated.len() as u64);
             self.logits = changed;
@@ -82,7 +89,7 @@ impl Sampler {
     fn bias(&mut self) {
         for &(id, bias) in &self.params.logit_bias {
             if let Some(logit) = self.logits.get_mut(id as usize) {
-                *logit += bias;
+                *logit = if bias == f32::NEG_INFINITY { bias } else { kept(*logit, *logit + bias) };
             }
         }
     }
@@ -99,7 +106,9 @@ impl Sampler {
             seen.dedup();
             for id in seen {
                 if let Some(logit) = self.logits.get_mut(id as usize) {
-                    *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+                    let penalized =
+                        if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+                    *logit = kept(*logit, penalized);
                 }
             }
         }
@@ -110,7 +119,10 @@ impl Sampler {
             }
             for (id, count) in counts {
                 if let Some(logit) = self.logits.get_mut(id as usize) {
-                    *logit -= frequency_penalty * count as f32 + presence_penalty;
+                    // In f64 no product or sum of f32 overflows.
+                    let penalty =
+                        f64::from(frequency_penalty) * f64::from(count) + f64::from(presence_penalty);
+                    *logit = kept(*logit, (f64::from(*logit) - penalty) as f32);
                 }
             }
         }
@@ -180,6 +192,12 @@ impl Sampler {
         ids.sort_unstable_by(order);
         ids.into_iter().map(|id| TokenLogprob { id, logprob: logits[id as usize] - log_sum }).collect()
     }
+}
+
+/// A logit that a penalty or a finite bias changed from `before`: however large, it forbids nothing, and a token that
+/// was forbidden stays so.
+fn kept(before: f32, changed: f32) -> f32 {
+    if before == f32::NEG_INFINITY { before } else { changed.clamp(f32::MIN, f32::MAX) }
 }
 
 /// The smallest index of the largest element.
