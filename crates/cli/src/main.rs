@@ -17,7 +17,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     output::start_log(args.verbose);
     let mut code = ExitCode::SUCCESS;
-    let result = match args.command {
+    // A variable that cannot be read is told of at once, and not when something comes to read it.
+    let checked = portolan::check_environment().map_err(anyhow::Error::from);
+    let result = checked.and_then(|()| match args.command {
         Command::Run(args) => commands::run::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Logits(args) => commands::logits::run(args),
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Ports(args) => commands::ports::run(args),
         Command::Bench(args) => commands::bench::run(args),
-    };
+    });
     match result {
         Ok(()) => code,
         // Whoever reads our output has gone (`| head`): that is no failure of ours.

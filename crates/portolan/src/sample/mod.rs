@@ -218,18 +218,14 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
     max + sum.ln() as f32
 }
 
-/// NaN and +inf are faults; -inf is a way to forbid a token, unless all are forbidden.
+/// A model's logits are numbers. To forbid a token is the bias's affair, so -inf is a fault as well.
 pub(crate) fn check_finite(logits: &[f32], position: usize) -> Result<()> {
-    let mut max = f32::NEG_INFINITY;
-    for &logit in logits {
-        if logit.is_nan() {
-            return Err(Error::BadLogits { position, what: "NaN" });
-        }
-        max = max.max(logit);
-    }
-    match max {
-        f32::INFINITY => Err(Error::BadLogits { position, what: "+inf" }),
-        f32::NEG_INFINITY => Err(Error::BadLogits { position, what: "all -inf" }),
-        _ => Ok(()),
-    }
+    let what = match logits.iter().find(|logit| !logit.is_finite()) {
+        None if logits.is_empty() => "there are none",
+        None => return Ok(()),
+        Some(bad) if bad.is_nan() => "NaN",
+        Some(bad) if *bad > 0.0 => "+inf",
+        Some(_) => "-inf",
+    };
+    Err(Error::BadLogits { position, what })
 }

@@ -160,13 +160,7 @@ fn parameters_at_their_ends_give_a_token() {
         (PRESENCE, &[f32::MIN, -1e30, 1e30, f32::MAX]),
         (BIAS, &[f32::MIN, f32::MAX, f32::NEG_INFINITY]),
     ];
-    let logits: [&[f32]; 5] = [
-        &[0.0],
-        &[1.0, 1.0, 1.0],
-        &[f32::MAX, f32::MIN, 0.0],
-        &[f32::MIN, f32::MIN],
-        &[f32::NEG_INFINITY, 3.0, -3.0, f32::NEG_INFINITY],
-    ];
+    let logits: [&[f32]; 4] = [&[0.0], &[1.0, 1.0, 1.0], &[f32::MAX, f32::MIN, 0.0], &[f32::MIN, f32::MIN]];
     let mut tried = 0;
     for logits in logits {
         for (i, &((name, set), values)) in ends.iter().enumerate() {
@@ -233,7 +227,10 @@ fn logits_that_are_not_numbers_are_an_error() {
     for bad in [vec![0.0, f32::NAN], vec![f32::INFINITY, 0.0], vec![f32::NEG_INFINITY; 2], vec![]] {
         assert!(matches!(sampler.sample(&bad, &[1], &[]), Err(Error::BadLogits { position: 1, .. })));
     }
-    assert_eq!(sampler.sample(&[f32::NEG_INFINITY, 0.0], &[], &[]).unwrap().id, 1);
+    for (bad, says) in [(f32::NAN, "NaN"), (f32::INFINITY, "+inf"), (f32::NEG_INFINITY, "-inf")] {
+        let error = sampler.sample(&[0.0, bad, 1.0], &[1, 2], &[3]).unwrap_err().to_string();
+        assert!(error.contains("token 3 of the sequence") && error.contains(says), "{error}");
+    }
 }
 
 #[test]
@@ -245,22 +242,21 @@ fn logprobs_are_those_of_the_model() {
     assert!((sampled.logprob.unwrap() - 0.6f32.ln()).abs() < 1e-6);
 }
 
-/// Finite logits, and now and then one that the model forbids; never all of them.
+/// Any finite logits, most of them of a sane size.
 fn any_logits() -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![
         8 => -30.0f32..30.0,
-        1 => Just(f32::NEG_INFINITY),
         1 => prop::num::f32::NORMAL | prop::num::f32::ZERO | prop::num::f32::SUBNORMAL,
     ];
-    prop::collection::vec(logit, 1..200).prop_filter("one is allowed", |l| l.iter().any(|l| l.is_finite()))
+    prop::collection::vec(logit, 1..200)
 }
 
 fn any_params() -> impl Strategy<Value = SamplingParams> {
     let temperature = prop_oneof![Just(0.0f32), 1e-4f32..5.0, Just(f32::MAX)];
-    let any = prop::num::f32::NORMAL | prop::num::f32::ZERO;
+    let number = prop::num::f32::NORMAL | prop::num::f32::ZERO;
     let repeat = prop_oneof![Just(1.0f32), 0.5f32..2.0, prop::num::f32::POSITIVE];
-    let bias = prop::collection::vec((0u32..250, prop_oneof![any, Just(f32::NEG_INFINITY)]), 0..4);
-    (temperature, any::<usize>(), 1e-45f32..=1.0, 0.0f32..=1.0, any::<u64>(), repeat, any, any, bias)
+    let bias = prop::collection::vec((0u32..250, prop_oneof![number, Just(f32::NEG_INFINITY)]), 0..4);
+    (temperature, any::<usize>(), 1e-45f32..=1.0, 0.0f32..=1.0, any::<u64>(), repeat, number, number, bias)
         .prop_map(
             |(
                 temperature,
@@ -299,7 +295,7 @@ proptest! {
     ) {
         prop_assume!(params.check().is_ok());
         let forbidden = |id: u32| params.logit_bias.iter().any(|&(i, b)| i == id && b == f32::NEG_INFINITY);
-        let allowed = |id: usize| logits[id].is_finite() && !forbidden(id as u32);
+        let allowed = |id: usize| id < logits.len() && !forbidden(id as u32);
         let mut sampler = Sampler::new(params.clone()).unwrap();
         match sampler.sample(&logits, &[0, 1], &generated) {
             Ok(sampled) => {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokenizers::AddedToken;
 
-use super::pieces::{PieceKind, PieceTable, coding_of_decoder};
-use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, special};
+use super::pieces::{PieceCoding, PieceKind, PieceTable, coding_of_decoder};
+use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, longest, special};
 use crate::TextError;
 use crate::template::SpecialTexts;
 
@@ -118,8 +118,10 @@ impl Tokenizer {
         };
         let special_texts = SpecialTexts::new(special.map(|(_, text)| text));
         let ends = end_tokens(config, &ids);
+        // Without the byte-level spelling a token's text is not that of the prompt.
+        let longest = (coding == PieceCoding::ByteLevel).then(|| longest(&hf, &pieces, false)).flatten();
         let pieces = Arc::new(pieces);
-        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends })))
+        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends, longest })))
     }
 }
 
@@ -131,7 +133,6 @@ pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
 }
 
-/// Reads a JSON file that may be missing.
 /// Reads a JSON file that may be missing.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
     let text = match read_regular(path) {

@@ -50,6 +50,8 @@ struct Inner {
     named: BTreeMap<String, String>,
     ids: SpecialIds,
     ends: EndTokens,
+    /// The most bytes of a text that one token may take; none where that cannot be said.
+    longest: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -149,6 +151,12 @@ impl Tokenizer {
         self.0.pieces.len()
     }
 
+    /// So many tokens at least a text of so many bytes has, known without encoding it; 0 where nothing can be said. For a
+    /// text that is far too long an answer at once.
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.0.longest.map_or(0, |longest| bytes.div_ceil(longest))
+    }
+
     /// The bytes that a token stands for; a character may be spread over several tokens.
     /// `None` if the vocabulary has no such id.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
@@ -242,6 +250,29 @@ impl Spm {
         let ids = self.merger.encode(&text);
         ids.into_iter().map(|id| Token::new(id, String::new(), (0, 0))).collect()
     }
+}
+
+/// See [`Inner::longest`]. Only where neither a normalizer nor a pre-tokenizer nor an added token takes text away.
+fn longest(hf: &tokenizers::Tokenizer, pieces: &PieceTable, spm: bool) -> Option<usize> {
+    let swallows = hf.get_added_tokens_decoder().values().any(|token| token.lstrip || token.rstrip);
+    if swallows || hf.get_normalizer().is_some() {
+        return None;
+    }
+    if spm {
+        // A space of three bytes (U+2581) decodes to one.
+        return pieces.longest().map(|longest| 3 * longest);
+    }
+    let before = serde_json::to_value(hf.get_pre_tokenizer()?).ok()?;
+    let steps = match before.get("pretokenizers").and_then(serde_json::Value::as_array) {
+        Some(steps) => steps.as_slice(),
+        None => std::slice::from_ref(&before),
+    };
+    let keeps_all = |step: &serde_json::Value| match step.get("type").and_then(serde_json::Value::as_str) {
+        Some("ByteLevel" | "Digits") => true,
+        Some("Split") => step.get("behavior").is_some_and(|how| how != "Removed"),
+        _ => false,
+    };
+    steps.iter().all(keeps_all).then(|| pieces.longest()).flatten()
 }
 
 fn encode_error(text: &str, error: tokenizers::Error) -> TextError {
