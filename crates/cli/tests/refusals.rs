@@ -85,7 +85,7 @@ fn sampling_is_refused_before_a_model_is_looked_for() {
     check(&stop("").unwrap(), 1, &["stop string 0 is empty"]);
     check(&stop(&"y".repeat(100_000)).unwrap(), 1, &["stop string 0 has 100000 bytes", "shorten it"]);
     let mut many = desk.command(&["generate", "-m", "./nowhere", "-p", "x"]);
-    (0..10_000).for_each(|i| drop(many.args(["--stop", &i.to_string()])));
+    many.args((0..10_000).map(|i| format!("--stop={i}")));
     check(&many.output().unwrap(), 1, &["10000 stop strings", "at most 1024"]);
 }
 

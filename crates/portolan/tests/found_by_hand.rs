@@ -128,7 +128,7 @@ fn planned(context: usize, cache_tokens: usize, sequences: usize) -> (u64, u64) 
     options.max_sequences = sequences;
     let plan = Plan::new(folder.path(), &device, &options).unwrap();
     let items = &plan.memory.items;
-    let cache = items.iter().find(|item| item.name.starts_with("cache (")).unwrap();
+    let cache = items.iter().find(|item| item.what.starts_with("cache (")).unwrap();
     let all: u64 = items.iter().map(|item| item.bytes).sum();
     let needs: u64 = (0..plan.memory.pools.len()).map(|pool| plan.memory.need(pool)).max().unwrap();
     assert!(needs >= cache.bytes && all >= needs);

@@ -69,7 +69,9 @@ pub enum TextError {
         kind: String,
     },
     /// The tokenizer failed on a text.
-    #[error("cannot encode a text of {bytes} bytes: {detail}")]
+    #[error(
+        "cannot encode a text of {bytes} bytes: {detail}; the model's tokenizer may be damaged: download it again"
+    )]
     Encode {
         /// Length of the text.
         bytes: usize,

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, ModelWrapper};
 
 use super::pieces::{PieceCoding, PieceKind, PieceTable, coding_of_decoder};
 use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, longest, special};
@@ -65,10 +66,21 @@ impl Tokenizer {
     /// if its tokens cannot be decoded one by one.
     pub fn from_json(json: &[u8], config: &Value, ends: &[u32]) -> Result<Self, TextError> {
         let invalid = |detail: String| TextError::InvalidFile { file: "tokenizer.json".into(), detail };
-        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(|e| invalid(e.to_string()))?;
+        // LOCAL_FIX(11)
+        let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+        let read = read.map_err(|_| invalid("the tokenizers library cannot read a part of it".to_owned()))?;
+        let mut hf = read.map_err(|e| invalid(e.to_string()))?;
         // Training settings that some files carry along: a prompt is neither cut nor filled up.
         hf.with_padding(None);
         hf.with_truncation(None).map_err(|e| invalid(e.to_string()))?;
+        // With a dropout the same text would be other tokens each time.
+        if let ModelWrapper::BPE(bpe) = hf.get_model()
+            && bpe.dropout.is_some()
+        {
+            let mut bpe = bpe.clone();
+            bpe.dropout = None;
+            hf.with_model(bpe);
+        }
 
         add_configured_tokens(&mut hf, config);
         let named = named_tokens(config);

@@ -8,6 +8,7 @@ mod special;
 mod spm;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokenizers::tokenizer::{AddedVocabulary, Encoding, OffsetType, Token};
@@ -93,8 +94,9 @@ impl Tokenizer {
         }
         match self.0.ends {
             EndTokens::PostProcessor => {
-                let encoding = self.0.hf.post_process(encoding, None, true);
-                Ok(encoding.map_err(|e| encode_error(text, e))?.get_ids().to_vec())
+                let ended = || self.0.hf.post_process(encoding, None, true);
+                let encoding = guarded(text, || ended().map_err(|e| encode_error(text, e)))?;
+                Ok(encoding.get_ids().to_vec())
             }
             EndTokens::Fixed { bos, eos } => {
                 let bos = bos.then_some(self.0.ids.bos).flatten();
@@ -117,6 +119,10 @@ impl Tokenizer {
     /// may stay text, and `guard`, a character that breaks up special tokens in messages, is
     /// taken out once the template's special tokens are found.
     fn run(&self, text: &str, parse: bool, guard: Option<char>) -> Result<Encoding, TextError> {
+        guarded(text, || self.run_unguarded(text, parse, guard))
+    }
+
+    fn run_unguarded(&self, text: &str, parse: bool, guard: Option<char>) -> Result<Encoding, TextError> {
         let inner = &*self.0;
         let added = if parse { inner.hf.get_added_vocabulary() } else { &inner.plain };
         let mut pieces = added.extract_and_normalize(inner.hf.get_normalizer(), text);
@@ -273,6 +279,13 @@ fn longest(hf: &tokenizers::Tokenizer, pieces: &PieceTable, spm: bool) -> Option
         _ => false,
     };
     steps.iter().all(keeps_all).then(|| pieces.longest()).flatten()
+}
+
+/// Runs a step of the tokenizers library on `text`.
+// LOCAL_FIX(11)
+fn guarded<T>(text: &str, step: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    catch_unwind(AssertUnwindSafe(step))
+        .unwrap_or_else(|_| Err(encode_error(text, "the tokenizers library fails on it".into())))
 }
 
 fn encode_error(text: &str, error: tokenizers::Error) -> TextError {
