@@ -14,6 +14,7 @@ mod layers;
 mod outcome;
 mod records;
 mod report;
+mod reports;
 mod rust_source;
 mod synth;
 mod test_run;

@@ -81,6 +81,18 @@ pub enum Error {
         /// Tokens that there is room for.
         context: usize,
     },
+    /// A text that has more tokens than the context, whatever they are.
+    #[error(
+        "the context is full: the prompt's {bytes} bytes are {least} tokens or more, and the context has {context}. Shorten the prompt, or load the model with a larger --context"
+    )]
+    PromptTooLong {
+        /// Bytes of the text, with what a chat template puts around it.
+        bytes: usize,
+        /// Tokens that it has at least.
+        least: usize,
+        /// Tokens that there is room for.
+        context: usize,
+    },
     /// A request that the cache can never hold.
     #[error(
         "the request needs {need} tokens of cache, and the cache has {have} in all. Load the model with more --cache-tokens"
@@ -120,7 +132,9 @@ pub enum Error {
         vocab: usize,
     },
     /// An empty prompt.
-    #[error("the prompt has no tokens, so there is nothing to continue from")]
+    #[error(
+        "the prompt has no tokens, so there is nothing to continue from; give a text, or at least one token id"
+    )]
     EmptyPrompt,
     /// Positions that a windowed cache no longer has.
     #[error("a sequence of {len} tokens cannot go back to {to}: its cache keeps a sliding window only")]

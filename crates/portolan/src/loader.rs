@@ -10,6 +10,7 @@ use portolan_weights::{Checkpoint, ConfigSource, gguf::Metadata};
 use crate::{
     Core, Error, LoadOptions, Plan, Result,
     hub::{self, HubOptions},
+    options::MOST_THREADS,
 };
 
 /// Told how far a load is.
@@ -102,8 +103,6 @@ fn cpu(options: &LoadOptions) -> Result<Device> {
         0 => env::number("PORTOLAN_THREADS")?.unwrap_or(0),
         threads => threads,
     };
-    // A thread that has no core of its own only makes the others wait.
-    const MOST_THREADS: usize = 1024;
     if threads > MOST_THREADS {
         let value = threads.to_string();
         return Err(Error::BadOption { option: "threads", value, expected: "at most 1024" });

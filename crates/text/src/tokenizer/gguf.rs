@@ -250,5 +250,16 @@ fn assemble(
     };
     let specials = added.iter().filter(|token| token.special);
     let special_texts = SpecialTexts::new(specials.map(|token| token.content.as_str()));
-    Tokenizer(Arc::new(Inner { hf, plain, spm, pieces: Arc::new(pieces), special_texts, named, ids, ends }))
+    let longest = super::longest(&hf, &pieces, spm.is_some());
+    Tokenizer(Arc::new(Inner {
+        hf,
+        plain,
+        spm,
+        pieces: Arc::new(pieces),
+        special_texts,
+        named,
+        ids,
+        ends,
+        longest,
+    }))
 }

@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, ModelWrapper};
 
-use super::pieces::{PieceKind, PieceTable, coding_of_decoder};
-use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, special};
+use super::pieces::{PieceCoding, PieceKind, PieceTable, coding_of_decoder};
+use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, longest, special};
 use crate::TextError;
 use crate::template::SpecialTexts;
 
@@ -65,10 +66,21 @@ impl Tokenizer {
     /// if its tokens cannot be decoded one by one.
     pub fn from_json(json: &[u8], config: &Value, ends: &[u32]) -> Result<Self, TextError> {
         let invalid = |detail: String| TextError::InvalidFile { file: "tokenizer.json".into(), detail };
-        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(|e| invalid(e.to_string()))?;
+        // LOCAL_FIX(11)
+        let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+        let read = read.map_err(|_| invalid("the tokenizers library cannot read a part of it".to_owned()))?;
+        let mut hf = read.map_err(|e| invalid(e.to_string()))?;
         // Training settings that some files carry along: a prompt is neither cut nor filled up.
         hf.with_padding(None);
         hf.with_truncation(None).map_err(|e| invalid(e.to_string()))?;
+        // With a dropout the same text would be other tokens each time.
+        if let ModelWrapper::BPE(bpe) = hf.get_model()
+            && bpe.dropout.is_some()
+        {
+            let mut bpe = bpe.clone();
+            bpe.dropout = None;
+            hf.with_model(bpe);
+        }
 
         add_configured_tokens(&mut hf, config);
         let named = named_tokens(config);
@@ -118,8 +130,10 @@ impl Tokenizer {
         };
         let special_texts = SpecialTexts::new(special.map(|(_, text)| text));
         let ends = end_tokens(config, &ids);
+        // Without the byte-level spelling a token's text is not that of the prompt.
+        let longest = (coding == PieceCoding::ByteLevel).then(|| longest(&hf, &pieces, false)).flatten();
         let pieces = Arc::new(pieces);
-        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends })))
+        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends, longest })))
     }
 }
 
