@@ -220,7 +220,7 @@ fn pipes_are_no_tokenizers() {
 #[test]
 fn a_mark_in_front_is_left_out_and_a_giant_is_refused() {
     let folder = Folder::new("mark");
-    folder.write("tokenizer.json", &format!("\u{feff}{}", small()));
+    folder.write("tokenizer.json", &format!("\u{feff}{}", common::small()));
     folder.write("tokenizer_config.json", "\u{feff}{\"bos_token\": \"<s>\"}");
     folder.write("chat_template.jinja", "\u{feff}{{ messages[0].content }}");
     Tokenizer::from_folder(&folder.0).map(drop).unwrap();
