@@ -63,16 +63,16 @@ fn sampling_is_refused_before_a_model_is_looked_for() {
     for command in ["generate -m ./nowhere -p x", "run ./nowhere x", "bench -m ./nowhere"] {
         let check = |flags: &str, parts: &[&str]| desk.bad(&format!("{command} {flags}"), parts);
         for bad in ["-1", "nan", "inf", "-inf", "1e-30", "-1e-30", "1e99"] {
-            check(&format!("--temp {bad}"), &["temperature is ", "expected 0"]);
+            check(&format!("--temp={bad}"), &["temperature is ", "expected 0"]);
         }
         for bad in ["0", "-1", "1.1", "nan", "inf"] {
-            check(&format!("--top-p {bad}"), &["top_p is ", "expected more than 0 and at most 1"]);
+            check(&format!("--top-p={bad}"), &["top_p is ", "expected more than 0 and at most 1"]);
         }
         for bad in ["-1", "1.1", "nan", "-inf"] {
-            check(&format!("--min-p {bad}"), &["min_p is ", "expected 0 to 1"]);
+            check(&format!("--min-p={bad}"), &["min_p is ", "expected 0 to 1"]);
         }
         for bad in ["0", "-1", "nan", "inf"] {
-            check(&format!("--repeat-penalty {bad}"), &["repeat_penalty is ", "expected more than 0"]);
+            check(&format!("--repeat-penalty={bad}"), &["repeat_penalty is ", "expected more than 0"]);
         }
         for flag in ["frequency", "presence"] {
             check(&format!("--{flag}-penalty nan"), &[&format!("{flag}_penalty is NaN"), "a finite number"]);
