@@ -178,10 +178,16 @@ fn smollm2_folder() {
         assert_eq!(tokenizer.decode(&ids, everything), text);
     }
     assert_eq!(tokenizer.vocab_size(), 49152);
-    // The longest token; nothing is said of tokenizers that may drop text.
+    // No token takes more than the longest, and bytes that the vocabulary lacks may take none.
     let longest = (0..49152).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len).max().unwrap();
-    assert_eq!(tokenizer.least_tokens(10_000_000), 10_000_000usize.div_ceil(longest));
-    assert_eq!(from_small(json!({})).least_tokens(10_000_000), 0);
+    assert_eq!(tokenizer.least_tokens(&"a".repeat(1_000_000)), 1_000_000usize.div_ceil(longest));
+    for text in ["\u{4}".repeat(9), " ".repeat(9999), "a\u{4}b\u{6}".repeat(99), "\u{40000}".repeat(9)] {
+        assert!(
+            tokenizer.encode(&text, EncodeOptions::default()).unwrap().len() >= tokenizer.least_tokens(&text)
+        );
+    }
+    // Nothing is said of tokenizers that may drop text.
+    assert_eq!(from_small(json!({})).least_tokens("aaaaaaaaa"), 0);
     assert_eq!((tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()), (Some(1), Some(2), Some(2)));
     assert_eq!(tokenizer.end_of_generation_ids(), [0, 2]);
 
