@@ -50,6 +50,8 @@ fn tests(row: &str) -> Vec<(&str, &str)> {
         rest = after;
         if let Some(after) = after.strip_prefix(" in ") {
             let path = after.split([' ', ',', ';', '|', ')']).next().unwrap_or_default();
+            // The end of a sentence is no part of it.
+            let path = path.trim_end_matches('.');
             found.extend(names.drain(..).map(|name| (name, path)));
         } else if !after.starts_with(", `") {
             // What stands in backticks and is in no file is no test.
@@ -121,6 +123,7 @@ mod tests {
             "| 1 | x | `a_1_works` in a/gone.rs |",
             &["docs/reports.md:1: the test a_1_works is said to be in a/gone.rs, which is not there"],
         );
+        check_rows("| 1 | x | `a_1_works` in a/t.rs. Only a GPU shows the rest |", &[]);
         check_rows("# Reports", &["docs/reports.md: it has no row \"| 1 | ... |\""]);
     }
 }

@@ -157,7 +157,7 @@ proptest! {
     #[test]
     fn a_text_has_at_least_its_least_tokens(text in any::<String>()) {
         let tokenizer = tokenizer();
-        let least = tokenizer.least_tokens(text.len());
+        let least = tokenizer.least_tokens(&text);
         prop_assert!(text.is_empty() || least > 0);
         for options in [EncodeOptions::default(), EncodeOptions { add_special: true, parse_special: true }] {
             prop_assert!(tokenizer.encode(&text, options).unwrap().len() >= least);

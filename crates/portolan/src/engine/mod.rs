@@ -186,20 +186,23 @@ impl Engine {
         Chat::new(self.clone())
     }
 
-    /// Refuses a text of so many bytes that can have no room, before the wait for its tokens.
-    pub(crate) fn check_length(&self, bytes: usize) -> Result<()> {
+    /// Refuses a text that can have no room, before the wait for its tokens.
+    pub(crate) fn check_length(&self, text: &str) -> Result<()> {
         // Shorter ones are counted to the token.
         const LONG: usize = 64 << 10;
-        let (least, context) = (self.tokenizer()?.least_tokens(bytes), self.shared.info.context);
-        if bytes < LONG || least < context {
+        if text.len() < LONG {
             return Ok(());
         }
-        Err(Error::PromptTooLong { bytes, least, context })
+        let (least, context) = (self.tokenizer()?.least_tokens(text), self.shared.info.context);
+        match least < context {
+            true => Ok(()),
+            false => Err(Error::PromptTooLong { bytes: text.len(), least, context }),
+        }
     }
 
     pub(crate) fn encode(&self, prompt: Prompt<'_>) -> Result<Vec<u32>> {
         if let Prompt::Text(text) | Prompt::Raw(text) = prompt {
-            self.check_length(text.len())?;
+            self.check_length(text)?;
         }
         Ok(match prompt {
             Prompt::Tokens(tokens) => tokens.to_vec(),

@@ -169,7 +169,8 @@ fn parameters_at_their_ends_give_a_token() {
                     for &another in others {
                         for top_k in [0, 1, logits.len(), 1 << 63, usize::MAX] {
                             let mut p = params(|p| p.seed = u64::MAX);
-                            (set(&mut p, value), set_other(&mut p, another));
+                            set(&mut p, value);
+                            set_other(&mut p, another);
                             (p.top_k, p.repeat_last_n, p.logprobs) = (top_k, usize::MAX, Some(usize::MAX));
                             let what =
                                 format!("{name}={value}, {other}={another}, top_k={top_k} on {logits:?}");

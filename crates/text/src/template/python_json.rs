@@ -127,7 +127,7 @@ impl Layout {
             new_line(depth + 1, out);
             write(item, out)?;
             if out.len() > 2 * MOST_BYTES {
-                return Err(invalid(format!("tojson: more than {} MiB", 2 * MOST_BYTES >> 20)));
+                return Err(invalid(format!("tojson: more than {} MiB", (2 * MOST_BYTES) >> 20)));
             }
         }
         new_line(depth, out);

@@ -250,7 +250,7 @@ fn assemble(
     };
     let specials = added.iter().filter(|token| token.special);
     let special_texts = SpecialTexts::new(specials.map(|token| token.content.as_str()));
-    let longest = super::longest(&hf, &pieces, spm.is_some());
+    let reach = super::reach(&hf, &pieces, spm.is_some());
     Tokenizer(Arc::new(Inner {
         hf,
         plain,
@@ -260,6 +260,6 @@ fn assemble(
         named,
         ids,
         ends,
-        longest,
+        reach,
     }))
 }

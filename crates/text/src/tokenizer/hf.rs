@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokenizers::{AddedToken, ModelWrapper};
 
 use super::pieces::{PieceCoding, PieceKind, PieceTable, coding_of_decoder};
-use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, longest, special};
+use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, reach, special};
 use crate::TextError;
 use crate::template::SpecialTexts;
 
@@ -131,9 +131,9 @@ impl Tokenizer {
         let special_texts = SpecialTexts::new(special.map(|(_, text)| text));
         let ends = end_tokens(config, &ids);
         // Without the byte-level spelling a token's text is not that of the prompt.
-        let longest = (coding == PieceCoding::ByteLevel).then(|| longest(&hf, &pieces, false)).flatten();
+        let reach = (coding == PieceCoding::ByteLevel).then(|| reach(&hf, &pieces, false)).flatten();
         let pieces = Arc::new(pieces);
-        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends, longest })))
+        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends, reach })))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{DecodeOptions, RenderedChat, StreamDecoder, TextError};
 pub use export::TokenizerFiles;
 pub use gguf::GgufVocab;
 pub(crate) use hf::{read_json, read_regular};
-pub(crate) use pieces::{PieceKind, PieceTable};
+pub(crate) use pieces::{PieceKind, PieceTable, Reach};
 pub use special::eos_ids;
 use spm::SpmMerger;
 
@@ -53,8 +53,8 @@ struct Inner {
     named: BTreeMap<String, String>,
     ids: SpecialIds,
     ends: EndTokens,
-    /// The most bytes of a text that one token may take; none where that cannot be said.
-    longest: Option<usize>,
+    /// How much of a text one token may take; none where that cannot be said.
+    reach: Option<Reach>,
 }
 
 #[derive(Debug)]
@@ -159,10 +159,13 @@ impl Tokenizer {
         self.0.pieces.len()
     }
 
-    /// So many tokens at least a text of so many bytes has, known without encoding it; 0 where nothing can be said. For a
-    /// text that is far too long an answer at once.
-    pub fn least_tokens(&self, bytes: usize) -> usize {
-        self.0.longest.map_or(0, |longest| bytes.div_ceil(longest))
+    /// So many tokens at least a text has, known without encoding it; 0 where nothing can be said. For a text that is
+    /// far too long an answer at once.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        self.0.reach.as_ref().map_or(0, |reach| {
+            let kept = text.bytes().filter(|&byte| reach.has[usize::from(byte)]).count();
+            kept.div_ceil(reach.longest)
+        })
     }
 
     /// The bytes that a token stands for; a character may be spread over several tokens.
@@ -260,15 +263,17 @@ impl Spm {
     }
 }
 
-/// See [`Inner::longest`]. Only where neither a normalizer nor a pre-tokenizer nor an added token takes text away.
-fn longest(hf: &tokenizers::Tokenizer, pieces: &PieceTable, spm: bool) -> Option<usize> {
+/// See [`Inner::reach`]. Only where neither a normalizer nor a pre-tokenizer nor an added token takes text away.
+fn reach(hf: &tokenizers::Tokenizer, pieces: &PieceTable, spm: bool) -> Option<Reach> {
     let swallows = hf.get_added_tokens_decoder().values().any(|token| token.lstrip || token.rstrip);
     if swallows || hf.get_normalizer().is_some() {
         return None;
     }
+    let reach = pieces.reach();
     if spm {
-        // A space of three bytes (U+2581) decodes to one.
-        return pieces.longest().map(|longest| 3 * longest);
+        // A space of three bytes (U+2581) decodes to one. A character that lacks a byte is left out altogether.
+        let whole = reach.has.iter().all(|&has| has);
+        return whole.then(|| Reach { longest: 3 * reach.longest, ..reach });
     }
     let before = serde_json::to_value(hf.get_pre_tokenizer()?).ok()?;
     let steps = match before.get("pretokenizers").and_then(serde_json::Value::as_array) {
@@ -280,7 +285,7 @@ fn longest(hf: &tokenizers::Tokenizer, pieces: &PieceTable, spm: bool) -> Option
         Some("Split") => step.get("behavior").is_some_and(|how| how != "Removed"),
         _ => false,
     };
-    steps.iter().all(keeps_all).then(|| pieces.longest()).flatten()
+    steps.iter().all(keeps_all).then_some(reach)
 }
 
 /// Runs a step of the tokenizers library on `text`.

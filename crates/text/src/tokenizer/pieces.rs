@@ -16,6 +16,14 @@ pub(crate) struct PieceTable {
     pub(crate) strip_start: usize,
 }
 
+/// How much text a token can take, see [`PieceTable::reach`].
+#[derive(Debug, Clone)]
+pub(crate) struct Reach {
+    pub(crate) longest: usize,
+    /// A byte without a token may be left out of a prompt.
+    pub(crate) has: [bool; 256],
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     /// The vocabulary has no token with this id.
@@ -41,17 +49,16 @@ impl PieceTable {
         self.ends.len()
     }
 
-    /// The most bytes of text that a token may stand for, if no text is lost on the way: if every byte has a token of
-    /// its own.
-    pub(crate) fn longest(&self) -> Option<usize> {
-        let pieces = || (0..self.len() as u32).filter_map(|id| self.get(id)).map(|(bytes, _)| bytes);
-        let mut has = [false; 256];
-        for bytes in pieces() {
+    /// The longest token's bytes, and which bytes have a token of their own.
+    pub(crate) fn reach(&self) -> Reach {
+        let mut reach = Reach { longest: 1, has: [false; 256] };
+        for (bytes, _) in (0..self.len() as u32).filter_map(|id| self.get(id)) {
+            reach.longest = reach.longest.max(bytes.len());
             if let [byte] = bytes {
-                has[usize::from(*byte)] = true;
+                reach.has[usize::from(*byte)] = true;
             }
         }
-        has.iter().all(|&has| has).then(|| pieces().map(<[u8]>::len).max().unwrap_or(1).max(1))
+        reach
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<(&[u8], PieceKind)> {
