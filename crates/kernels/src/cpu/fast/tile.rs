@@ -214,13 +214,11 @@ macro_rules! isa {
                                 let sums = to_f32x8($dot::<K, PLANES>(&unit, xs, u));
                                 acc[r] = fma8(sums, mul8(scale, d), acc[r]);
                                 match K::SCALES {
-                                    Scales::Affine(_) | Scales::Minima if K::HALVES == 1 => {
-                                        if u == 0 {
-                                            let sum = all8(*xsum.add(r * stride).cast::<f32>());
-                                            acc[r] = fma8(bias, sum, acc[r]);
-                                        }
+                                    Scales::Affine(_) | Scales::Minima if K::HALVES == 1 && u == 0 => {
+                                        let sum = all8(*xsum.add(r * stride).cast::<f32>());
+                                        acc[r] = fma8(bias, sum, acc[r]);
                                     }
-                                    Scales::Minima => {
+                                    Scales::Minima if K::HALVES == 2 => {
                                         // x keeps sums of 32 elements; here those of the rounded 16.
                                         let sum = all8(sum16::<PLANES>(xs.add(u * 16)));
                                         acc[r] = fma8(bias, mul8(sum, d), acc[r]);
