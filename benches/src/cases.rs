@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portolan_device::DType;
 use portolan_kernels::{
-    Activation, CacheKind, Context, Op, OpKind, RopeStyle, RowSet, StepShape, ValueInfo, ValueType,
+    Activation, CacheKind, Context, Op, OpKind, RopeStyle, RowCodes, RowSet, StepShape, ValueInfo, ValueType,
     conformance::{
         cases::{steps, weights},
         host::{Cache, Case, Step, Value, Weight},

@@ -16,6 +16,7 @@ use portolan_kernels::{
         place::{Placer, weight_specs},
         run_variant,
     },
+    cpu::Ceiling,
 };
 use portolan_weights::Layout;
 
@@ -147,6 +148,25 @@ impl Ready<'_> {
     }
 }
 
+/// A rate as a share of what was measured to be possible; nothing for a device whose ceiling is not known.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Of the bytes a second that can be read from memory, in percent.
+    pub read: f64,
+    /// Of the f32 operations a second, in percent. Products of bytes can be more than that.
+    pub ops: f64,
+}
+
+impl Share {
+    /// Of one run that took `seconds`.
+    pub fn of(cost: Cost, seconds: f64, ceiling: &Ceiling) -> Self {
+        Share {
+            read: 100.0 * cost.bytes as f64 / seconds / ceiling.read,
+            ops: 100.0 * cost.ops as f64 / seconds / ceiling.f32_ops,
+        }
+    }
+}
+
 /// Bytes of the processor's last cache, as Linux tells; 32 MiB where it does not.
 pub fn last_cache() -> usize {
     let size = |index: usize| {
@@ -178,13 +198,25 @@ mod tests {
         }
     }
 
+    /// Whether a device has the instructions of a variant.
+    fn is_for(device: &Device, variant: &Variant) -> bool {
+        !variant.name.starts_with("avx512vnni") || device.caps().has_feature("avx512vnni")
+    }
+
+    #[test]
+    fn shares() {
+        let ceiling = Ceiling { read: 20e9, f32_ops: 200e9 };
+        let share = Share::of(Cost { bytes: 1_000_000, ops: 4_000_000 }, 1e-4, &ceiling);
+        assert!((share.read - 50.0).abs() < 1e-9 && (share.ops - 20.0).abs() < 1e-9);
+    }
+
     #[test]
     fn every_variant_has_a_row() {
         let benches = benches();
         for device in devices().unwrap() {
             let rows = rows(&device, &benches);
             for op in OpKind::ALL {
-                for variant in chart::slot(op, device.caps().kind()) {
+                for variant in chart::slot(op, device.caps().kind()).iter().filter(|v| is_for(&device, v)) {
                     let start = format!("{}/{op}/{}/", device.id(), variant.name);
                     assert!(rows.iter().any(|r| r.name.starts_with(&start)), "{start}");
                 }

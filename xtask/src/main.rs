@@ -5,6 +5,7 @@
 
 mod about;
 mod commands;
+mod compare_bench;
 mod compile_gate;
 mod docpaths;
 mod gendocs;
@@ -13,6 +14,7 @@ mod layers;
 mod outcome;
 mod records;
 mod report;
+mod reports;
 mod rust_source;
 mod synth;
 mod test_run;
@@ -43,6 +45,8 @@ enum Task {
     VerifyCuda(verify_cuda::Args),
     /// Prove what can be proved of the ROCm side, with or without an AMD GPU.
     VerifyRocm(verify_rocm::Args),
+    /// Compare two results of interleaved benchmark runs, pair by pair.
+    CompareBench(compare_bench::Args),
     /// Prove the CPU's kernels for aarch64, under QEMU where the machine is another.
     VerifyNeon(verify_neon::Args),
     /// Run commands while no other process uses a GPU, and say if one did after all.
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Task::VerifyRocm(args) => verify_rocm::run(&args),
         Task::VerifyNeon(args) => verify_neon::run(&args),
         Task::HiprtcFrontEnd(args) => verify_rocm::front_end::child(&args),
+        Task::CompareBench(args) => return compare_bench::main(&args),
         // Its status is that of what it runs.
         Task::GpuGuard(args) => return gpu_guard::main(&args),
         Task::Gendocs => gendocs::write(&tree::root()).map(|()| true),

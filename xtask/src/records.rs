@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::outcome::Outcome;
+use crate::reports;
 use crate::tree::{files, prose, read, shown};
 
 const RECORDS: &str = "LOCAL_FIXES.md";
@@ -18,13 +19,15 @@ const FIELDS: [&str; 4] = ["Symptom", "Versions", "Upstream", "Remove when"];
 /// What a mark begins with; its number and a bracket follow. Written in two, for it is no mark itself.
 const MARK: &str = concat!("LOCAL_", "FIX(");
 
-/// The gate.
+/// The gate, which takes [`reports::check`] along.
 ///
 /// # Errors
 /// As [`check`].
 pub(crate) fn gate(root: &Path) -> Result<Outcome> {
-    let (count, findings) = check(root)?;
-    Ok(Outcome::of(format!("{count} local fixes"), findings))
+    let (count, mut findings) = check(root)?;
+    let (rows, wrong) = reports::check(root)?;
+    findings.extend(wrong);
+    Ok(Outcome::of(format!("{count} local fixes, {rows} reports"), findings))
 }
 
 /// Items without their fields, marks or tests, numbers out of order, and marks without an item. The number is that of

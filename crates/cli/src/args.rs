@@ -8,6 +8,7 @@ use portolan::{
     device::DeviceChoice,
     tools::{
         compare::{CompareOptions, DEFAULT_ERROR},
+        convert::{ConvertOptions, Keep, QuantMode},
         trace::TraceOptions,
     },
     weights::LoadMode,
@@ -67,6 +68,14 @@ pub(crate) enum Command {
     /// Show what a checkpoint is and what memory it would take; reads no weights
     #[command(after_help = "Example:\n  portolan inspect smollm2 --context 4096")]
     Inspect(InspectArgs),
+    /// Write a model as an MLX checkpoint, quantized or as it is
+    #[command(
+        after_help = "Without --bits, --group-size and --mode, what is quantized stays as it is where MLX can hold it, \
+                      and plain weights get 4 bits in groups of 64.\n\n\
+                      Example:\n  portolan convert model.Q4_1.gguf ./model-mlx --dry-run\n  \
+                            portolan convert ./Qwen3-0.6B ./Qwen3-0.6B-4bit --bits 4 --group-size 64 --keep lm_head=8"
+    )]
+    Convert(ConvertArgs),
     /// Print the chart of kernel ports
     #[command(after_help = "Example:\n  portolan ports --json")]
     Ports(PortsArgs),
@@ -82,13 +91,13 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value = "auto", help_heading = "Loading")]
     device: DeviceChoice,
     /// Threads of the CPU [default: one a core, or PORTOLAN_THREADS]
-    #[arg(short, long, default_value_t = 0, hide_default_value = true, help_heading = "Loading")]
+    #[arg(short, long, default_value_t = 0, hide_default_value = true, help_heading = "Loading", allow_negative_numbers = true, value_parser = whole)]
     threads: usize,
     /// Most tokens of a conversation [default: the model's own, up to 8192]
-    #[arg(short, long, help_heading = "Loading")]
+    #[arg(short, long, help_heading = "Loading", allow_negative_numbers = true, value_parser = whole)]
     context: Option<usize>,
     /// Tokens that the cache holds over all conversations [default: the context]
-    #[arg(long, help_heading = "Loading")]
+    #[arg(long, help_heading = "Loading", allow_negative_numbers = true, value_parser = whole)]
     cache_tokens: Option<usize>,
     /// Type of the cache: f16, bf16, f32
     #[arg(long, help_heading = "Loading")]
@@ -130,16 +139,16 @@ pub(crate) struct SampleArgs {
     #[arg(long = "temp", default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Only the K likeliest tokens; 0 for all
-    #[arg(long, default_value_t = 0, help_heading = "Sampling")]
+    #[arg(long, default_value_t = 0, help_heading = "Sampling", allow_negative_numbers = true, value_parser = whole)]
     top_k: usize,
     /// Only the likeliest tokens that together reach this probability
-    #[arg(long, default_value_t = 1.0, help_heading = "Sampling")]
+    #[arg(long, default_value_t = 1.0, help_heading = "Sampling", allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Only tokens at least this likely relative to the likeliest
-    #[arg(long, default_value_t = 0.0, help_heading = "Sampling")]
+    #[arg(long, default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
     min_p: f32,
     /// Penalty on tokens that have occurred; 1 for none
-    #[arg(long, default_value_t = 1.0, help_heading = "Sampling")]
+    #[arg(long, default_value_t = 1.0, help_heading = "Sampling", allow_negative_numbers = true)]
     repeat_penalty: f32,
     /// Penalty on a generated token for each time it occurred
     #[arg(long, default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
@@ -148,7 +157,7 @@ pub(crate) struct SampleArgs {
     #[arg(long, default_value_t = 0.0, help_heading = "Sampling", allow_negative_numbers = true)]
     presence_penalty: f32,
     /// Key of the random numbers: the same seed gives the same text
-    #[arg(long, default_value_t = 0, help_heading = "Sampling")]
+    #[arg(long, default_value_t = 0, help_heading = "Sampling", allow_negative_numbers = true)]
     seed: u64,
 }
 
@@ -177,7 +186,7 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) system: Option<String>,
     /// Most tokens of an answer
-    #[arg(short = 'n', long, default_value_t = 1024)]
+    #[arg(short = 'n', long, default_value_t = 1024, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_tokens: usize,
     /// Print times and rates to stderr
     #[arg(long)]
@@ -196,7 +205,7 @@ pub(crate) struct GenerateArgs {
     #[arg(short, long)]
     pub(crate) prompt: String,
     /// Most tokens [default: until the model ends]
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_tokens: Option<usize>,
     /// End at this text, which is not part of the answer; may be given several times
     #[arg(long)]
@@ -211,7 +220,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// With --json: report log probabilities of the chosen token and of this many others
-    #[arg(long)]
+    #[arg(long, requires = "json", allow_negative_numbers = true, value_parser = whole)]
     pub(crate) logprobs: Option<usize>,
     /// Print times and rates to stderr
     #[arg(long)]
@@ -230,10 +239,10 @@ pub(crate) struct LogitsArgs {
     #[arg(long)]
     pub(crate) ids: String,
     /// Continue greedily for this many tokens
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) greedy: usize,
     /// Compute the ids in chunks of this many
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) chunk: usize,
     /// The safetensors file to write: logits f32 [T, vocab], input_ids, greedy_ids, greedy_logits
     #[arg(short, long)]
@@ -256,19 +265,19 @@ pub(crate) struct TraceArgs {
     #[arg(short, long)]
     pub(crate) output: PathBuf,
     /// Positions to score [default: what the text has, up to 2000]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true, value_parser = whole)]
     positions: Option<usize>,
     /// Rows of a scored step: 1 is token by token
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = whole)]
     width: usize,
     /// Tokens before the first scored position
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, allow_negative_numbers = true, value_parser = whole)]
     context_before: usize,
     /// Compute those in chunks of this many
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, allow_negative_numbers = true, value_parser = whole)]
     chunk: usize,
     /// How many of the likeliest tokens are kept of each position
-    #[arg(long, value_name = "K", default_value_t = 256)]
+    #[arg(long, value_name = "K", default_value_t = 256, allow_negative_numbers = true, value_parser = whole)]
     top: usize,
     /// Keep all logits, for an exact KL divergence: positions x vocabulary x 4 bytes
     #[arg(long)]
@@ -297,7 +306,7 @@ pub(crate) struct CompareTracesArgs {
     /// The trace that is held against it
     pub(crate) other: PathBuf,
     /// The stated error of a logit: no choice may change whose margin is over twice this
-    #[arg(long, default_value_t = DEFAULT_ERROR, value_parser = error_of_a_logit)]
+    #[arg(long, default_value_t = DEFAULT_ERROR, value_parser = error_of_a_logit, allow_negative_numbers = true)]
     error: f32,
     /// Compare traces of two checkpoints, such as one model in two formats
     #[arg(long)]
@@ -318,6 +327,11 @@ impl CompareTracesArgs {
         options.other_width = self.other_width;
         options
     }
+}
+
+/// A whole number, with a refusal that a person can read.
+fn whole(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", usize::MAX))
 }
 
 fn error_of_a_logit(text: &str) -> Result<f32, String> {
@@ -345,6 +359,61 @@ pub(crate) struct InspectArgs {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct ConvertArgs {
+    #[arg(value_name = "SRC", help = MODEL)]
+    pub(crate) source: String,
+    /// The folder to write; it must not be there yet, or be empty
+    #[arg(value_name = "DST")]
+    pub(crate) destination: PathBuf,
+    /// Bits a weight: 2, 3, 4, 5, 6 or 8
+    #[arg(long)]
+    bits: Option<u8>,
+    /// Elements that share a scale: 32, 64 or 128
+    #[arg(long)]
+    group_size: Option<u16>,
+    /// How to quantize: affine, or mxfp4 (4 bits in groups of 32)
+    #[arg(long)]
+    mode: Option<QuantMode>,
+    /// Other bits for some modules, by name or a part of their path; 16 for not quantized; may be given several times
+    #[arg(long, value_name = "MODULE=BITS")]
+    keep: Vec<Keep>,
+    /// Most bytes of a file of tensors, such as 500MB
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = size)]
+    shard_size: u64,
+    /// Print what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+impl ConvertArgs {
+    pub(crate) fn options(&self) -> ConvertOptions {
+        let mut options = ConvertOptions::default();
+        options.bits = self.bits;
+        options.group_size = self.group_size;
+        options.mode = self.mode;
+        options.keep = self.keep.clone();
+        options.shard_bytes = self.shard_size;
+        options
+    }
+}
+
+/// `5GB`, `500MB`, or a number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[number.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "GIB" => 1 << 30,
+        "MIB" => 1 << 20,
+        _ => return Err("expected a size such as 5GB, 500MB or 2GiB".to_owned()),
+    };
+    let size = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|&n| n > 0);
+    size.ok_or_else(|| "expected a size such as 5GB, 500MB or 2GiB".to_owned())
+}
+
+#[derive(clap::Args)]
 pub(crate) struct PortsArgs {
     /// Print JSON
     #[arg(long)]
@@ -361,16 +430,16 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, default_value = "smollm2", help = MODEL)]
     pub(crate) model: String,
     /// Tokens of the prompt; several with commas between
-    #[arg(short, long, value_delimiter = ',', default_value = "512")]
+    #[arg(short, long, value_delimiter = ',', default_value = "512", allow_negative_numbers = true, value_parser = whole)]
     pub(crate) prompt: Vec<usize>,
     /// Tokens generated; several with commas between
-    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", allow_negative_numbers = true, value_parser = whole)]
     pub(crate) generate: Vec<usize>,
     /// Tokens in the cache before either; several with commas between
-    #[arg(short, long, value_delimiter = ',', default_value = "0")]
+    #[arg(short, long, value_delimiter = ',', default_value = "0", allow_negative_numbers = true, value_parser = whole)]
     pub(crate) depth: Vec<usize>,
     /// Measured runs of each row
-    #[arg(short, long, default_value_t = 5)]
+    #[arg(short, long, default_value_t = 5, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) repetitions: usize,
     /// Print JSON
     #[arg(long, conflicts_with = "csv")]

@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod output;
 mod progress;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -16,8 +17,11 @@ use clap::Parser;
 fn main() -> ExitCode {
     let args = Args::parse();
     output::start_log(args.verbose);
+    signals::file_limits_are_errors();
     let mut code = ExitCode::SUCCESS;
-    let result = match args.command {
+    // A variable that cannot be read is told of at once, and not when something comes to read it.
+    let checked = portolan::check_environment().map_err(anyhow::Error::from);
+    let result = checked.and_then(|()| match args.command {
         Command::Run(args) => commands::run::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Logits(args) => commands::logits::run(args),
@@ -25,9 +29,10 @@ fn main() -> ExitCode {
         Command::CompareTraces(args) => commands::compare_traces::run(args).map(|verdict| code = verdict),
         Command::Pull(args) => commands::pull::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
+        Command::Convert(args) => commands::convert::run(args),
         Command::Ports(args) => commands::ports::run(args),
         Command::Bench(args) => commands::bench::run(args),
-    };
+    });
     match result {
         Ok(()) => code,
         // Whoever reads our output has gone (`| head`): that is no failure of ours.

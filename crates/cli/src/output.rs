@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use portolan::{
     GenerationStats, ModelInfo, Summary,
     weights::{LoadTransferStats, human_bytes},
@@ -46,9 +47,7 @@ pub(crate) fn describe(error: &anyhow::Error) -> String {
 /// Writes text out at once.
 pub(crate) fn print_now(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing to standard output")
 }
 
 /// A line with what was loaded, for a person.

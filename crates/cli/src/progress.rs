@@ -8,7 +8,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use portolan::{hub, loader::Progress};
 
-/// A bar for the leg that runs: a download or a load.
+/// A bar for the leg that runs: a download, a load, a conversion.
 pub(crate) struct Bars {
     bar: Option<ProgressBar>,
     leg: String,
@@ -40,6 +40,11 @@ impl Bars {
             }
             bar.set_position(done);
         }
+    }
+
+    /// So many of so many bytes of a leg that is neither.
+    pub(crate) fn leg(&mut self, leg: &str, done: u64, total: u64) {
+        self.update(leg.to_owned(), done, Some(total));
     }
 
     fn finish(&mut self) {

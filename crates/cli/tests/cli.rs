@@ -92,9 +92,18 @@ fn well(words: &str, output: &Output) -> String {
 fn every_command_has_help_with_an_example() {
     let home = Home::new();
     let all = home.good("--help");
-    for command in
-        ["run", "generate", "logits", "trace", "compare-traces", "pull", "inspect", "ports", "bench"]
-    {
+    for command in [
+        "run",
+        "generate",
+        "logits",
+        "trace",
+        "compare-traces",
+        "pull",
+        "inspect",
+        "convert",
+        "ports",
+        "bench",
+    ] {
         assert!(all.contains(command), "{command} is not in the list");
         let help = home.good(&format!("{command} --help"));
         assert!(
@@ -134,6 +143,80 @@ fn logits_go_into_a_file() {
     (logits.input_ids, logits.logits, logits.vocab) = (vec![1], vec![0.5, 1.5], 2);
     logits.save(&out).unwrap();
     assert!(!Tensors::open(&out).has("greedy_ids"));
+}
+
+/// `ulimit -f` is told as an error of the write; by default its signal ends a program.
+#[cfg(unix)]
+#[test]
+fn a_limit_on_files_is_an_error_and_leaves_nothing() {
+    let home = Home::new();
+    let out = home.path("out.safetensors");
+    let words = format!("logits -m MODEL --ids 3,5,7 -o {}", out.display());
+    let command = home.command(&words);
+    // Two blocks of 512 or of 1024 bytes, as the shell has them; the logits take 6 KiB.
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -f 2 && exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let output = limited.stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{} {errors}", output.status);
+    assert!(errors.contains("File too large") && errors.contains("out.safetensors"), "{errors}");
+    assert_eq!(std::fs::read_dir(home.0.path()).unwrap().count(), 1, "it leaves nothing behind");
+    home.good(&words);
+}
+
+#[test]
+fn a_model_is_converted() {
+    let home = Home::new();
+    let made = home.path("made");
+    let words = format!("convert MODEL {} --bits 4 --group-size 32 --keep lm_head=8", made.display());
+    let plan = home.good(&format!("{words} --dry-run"));
+    for part in
+        ["Llama", "layers.*.self_attn.q_proj", "affine4-g32-bf16", "quantized", "affine8-g32-bf16", "kept"]
+    {
+        assert!(plan.contains(part), "'{part}' is not in the plan:\n{plan}");
+    }
+    for line in ["tensors ", "parameters ", "bits each", "disk ", "free", "memory "] {
+        assert!(plan.contains(line), "'{line}' is not in the plan:\n{plan}");
+    }
+    assert!(!made.exists(), "a dry run writes nothing");
+    let all = home.good(&words);
+    assert_eq!(all, format!("{plan}written: {}\n", made.display()));
+    assert_eq!(std::fs::read_dir(home.0.path()).unwrap().count(), 2, "it leaves nothing else behind");
+    // It is a model like any other, text and all.
+    let report = home.json(&format!("inspect {} --json", made.display()));
+    assert_eq!(report["format"], "Mlx");
+    assert!(report["tokenizer_error"].is_null(), "{report}");
+    home.good(&format!("generate -m {} -p hello -n 4 --ignore-eos", made.display()));
+    // A second time there is something in the way.
+    home.bad(&words, &[made.to_str().unwrap(), "not empty", "choose another folder"]);
+    let elsewhere = home.path("elsewhere");
+    let bad = |flags: &str, parts: &[&str]| {
+        home.bad(&format!("convert MODEL {} {flags}", elsewhere.display()), parts)
+    };
+    bad("--bits 7", &["bits is 7", "2, 3, 4, 5, 6 or 8"]);
+    bad("--group-size 48", &["group size is 48", "32, 64 or 128"]);
+    bad("--mode mxfp4 --bits 8", &["mode mxfp4"]);
+    bad("--keep experts=8", &["experts", "no such matrix"]);
+    // Whether a folder can be made shows when it is, after the plan.
+    let nowhere = home.run("convert MODEL /proc/made");
+    let errors = String::from_utf8(nowhere.stderr).unwrap();
+    assert_eq!(nowhere.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("error: /proc/made: no folder can be made in /proc"), "{errors}");
+    home.bad(&format!("convert MODEL {}/made", home.model().display()), &["within the source"]);
+    for flags in ["--mode int4", "--keep lm_head", "--keep lm_head=7", "--shard-size 5XB", "--shard-size 0"] {
+        let output = home.run(&format!("convert MODEL {} {flags}", elsewhere.display()));
+        assert_eq!(output.status.code(), Some(2), "{flags}");
+    }
+    assert!(!elsewhere.exists());
 }
 
 #[test]

@@ -201,20 +201,35 @@ pub fn parse_switch(name: &str, value: &str) -> Result<Option<bool>, BadVariable
 /// The switch `name`, if it is set.
 pub fn switch(name: &str) -> Result<Option<bool>, BadVariable> {
     debug_assert!(row_of(name).is_some(), "{name} is not in the table");
-    std::env::var(name).map_or(Ok(None), |value| parse_switch(name, &value))
+    parse_switch(name, &value_of(name)?)
+}
+
+/// The value of a variable that holds no path; empty where it is not set.
+fn value_of(name: &str) -> Result<String, BadVariable> {
+    let value = std::env::var_os(name).unwrap_or_default();
+    value.into_string().map_err(|value| BadVariable {
+        name: name.to_owned(),
+        value: value.to_string_lossy().into_owned(),
+        expected: "UTF-8 text",
+    })
+}
+
+/// Reads a whole number. Empty counts as not set.
+pub fn parse_number(name: &str, value: &str) -> Result<Option<usize>, BadVariable> {
+    match value.trim() {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| BadVariable {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            expected: "a whole number, 0 or more",
+        }),
+    }
 }
 
 /// The whole number `name`, if it is set.
 pub fn number(name: &str) -> Result<Option<usize>, BadVariable> {
     debug_assert!(row_of(name).is_some(), "{name} is not in the table");
-    match std::env::var(name) {
-        Ok(value) if !value.trim().is_empty() => value.trim().parse().map(Some).map_err(|_| BadVariable {
-            name: name.to_owned(),
-            value,
-            expected: "a whole number",
-        }),
-        _ => Ok(None),
-    }
+    parse_number(name, &value_of(name)?)
 }
 
 /// The text or path `name`, if it is set and not empty.
@@ -227,6 +242,30 @@ pub fn text(name: &str) -> Option<String> {
 pub fn path(name: &str) -> Option<std::path::PathBuf> {
     debug_assert!(row_of(name).is_some(), "{name} is not in the table");
     std::env::var_os(name).filter(|v| !v.is_empty()).map(Into::into)
+}
+
+/// Reads a variable by the type that its row has, and drops what it says. One without a row can hold anything.
+pub fn check_one(name: &str, value: &std::ffi::OsStr) -> Result<(), BadVariable> {
+    let Some(row) = row_of(name) else { return Ok(()) };
+    let bad = |expected| {
+        let value = value.to_string_lossy().into_owned();
+        BadVariable { name: name.to_owned(), value, expected }
+    };
+    let text = || value.to_str().ok_or_else(|| bad("UTF-8 text"));
+    match row.kind {
+        VarType::Switch => parse_switch(name, text()?).map(drop),
+        VarType::Number => parse_number(name, text()?).map(drop),
+        VarType::Text => text().map(drop),
+        VarType::Path => Ok(()),
+    }
+}
+
+/// Refuses the first variable of the process, by name, that stands in the table and cannot be read: at the start, and
+/// not when it is reached, which may be never.
+pub fn check_all() -> Result<(), BadVariable> {
+    let mut set: Vec<_> = std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v))).collect();
+    set.sort();
+    set.iter().try_for_each(|(name, value)| check_one(name, value))
 }
 
 /// Names among `names` that begin with `PORTOLAN_` and stand in no row.
@@ -262,6 +301,53 @@ mod tests {
         check("", Ok(None));
         check("2", Err(()));
         check("maybe", Err(()));
+    }
+
+    #[test]
+    fn llama_cpp_16197_each_type_has_one_reading() {
+        #[track_caller]
+        fn check(name: &str, value: &str, expected: &str) {
+            let found =
+                check_one(name, value.as_ref()).map_or_else(|bad| bad.to_string(), |()| "read".to_owned());
+            assert!(found.contains(expected), "{name}={value}: {found}");
+        }
+        for name in
+            ["PORTOLAN_GRAPHS", "PORTOLAN_MEMORY_GUARD", "PORTOLAN_PORT_MATMUL", "PORTOLAN_ORACLE_REQUIRED"]
+        {
+            for good in ["", "0", "1", " no ", "TRUE"] {
+                check(name, good, "read");
+            }
+            for bad in ["2", "-1", "maybe", "0x1", "yes please", "\u{ff11}"] {
+                check(name, bad, &format!("{name}={bad} cannot be read: expected 0, false"));
+            }
+        }
+        for name in ["PORTOLAN_THREADS", "PORTOLAN_TEST_FEW"] {
+            for good in ["", "0", " 8 ", "18446744073709551615"] {
+                check(name, good, "read");
+            }
+            for bad in ["-1", "1.5", "1e3", "8 threads", "18446744073709551616", "0x8"] {
+                check(name, bad, &format!("{name}={bad} cannot be read: expected a whole number"));
+            }
+        }
+        // A path may be anything, and what has no row is another's affair.
+        check("PORTOLAN_ORACLE", "\n", "read");
+        check("PORTOLAN_NOT_THERE", "?", "read");
+    }
+
+    /// Every row is read by its type somewhere; a type that this test does not know fails to build.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_text_is_no_switch_and_no_number() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        let odd = OsStr::from_bytes(b"1\xff");
+        for row in TABLE {
+            let name = row.name.replace('*', "X");
+            let takes_anything = match row.kind {
+                VarType::Path => true,
+                VarType::Switch | VarType::Number | VarType::Text => false,
+            };
+            assert_eq!(check_one(&name, odd).is_ok(), takes_anything, "{name}");
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn norms(width: usize, team_is_block: bool) {
 }
 
 #[test]
-fn norms_by_waves_and_by_blocks() {
+fn bitsandbytes_93_norms_by_waves_and_by_blocks() {
     norms(256, false);
     norms(999, true);
 }

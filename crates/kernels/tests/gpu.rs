@@ -148,7 +148,7 @@ fn every_variant_is_reached_by_a_case() {
 }
 
 #[test]
-fn every_primitive_has_a_port() {
+fn candle_1911_every_primitive_has_a_port() {
     for kind in DeviceKind::ALL {
         for op in OpKind::ALL.into_iter().filter(|op| !op.is_fused()) {
             assert!(has_kernel_port(op, kind), "{op} on {kind}");

@@ -1,10 +1,10 @@
 //! The plain kernels, which everything else is held against, against naive code in f64.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use portolan_device::{DType, Device, DeviceKind, cpu::CpuOptions};
+use portolan_device::{DType, Device, cpu::CpuOptions};
 use portolan_kernels::{
     CacheKind, GpuPrograms, Op, OpKind, PAGE_TOKENS, RowCodes, RowSet, StepShape, ValueInfo, ValueType,
-    chart::{self, Entry},
+    chart::Entry,
     conformance::{
         Target,
         cases::{
@@ -13,6 +13,7 @@ use portolan_kernels::{
         },
         host::{Case, Value, decode, encode},
         place::Placer,
+        plain_variant,
         rng::Rng,
         run_variant,
     },
@@ -25,8 +26,9 @@ fn run(case: &Case, name: &str) -> Vec<f32> {
     let device = Device::cpu(&CpuOptions { threads: 2 }).unwrap();
     let placer = Placer::new(&device, DType::F32).unwrap();
     let mut placed = placer.place(case, Layout::Planes).unwrap();
-    let slot = chart::slot(case.op.kind(), DeviceKind::Cpu);
-    let variant = slot.iter().find(|v| v.name == name).unwrap();
+    let variant =
+        plain_variant(case.op.kind(), case.inputs.first().map_or(ValueType::F32, |x| x.info.dtype)).unwrap();
+    assert_eq!(variant.name, name);
     assert!(matches!(variant.entry, Entry::Cpu(_)));
     let target = Target {
         device: &device,
@@ -166,7 +168,7 @@ fn integer_matmul_of_every_encoding() {
         };
         let rows = case.inputs[0].numbers.chunks(case.inputs[0].info.cols);
         let rounded: Vec<f64> = rows.flat_map(|row| row.chunks(32).flat_map(round)).collect();
-        close(&case, &run(&case, "plain_q8"), &matmul_in_f64(&case, &rounded), 2e-6);
+        close(&case, &run(&case, "plain_integers"), &matmul_in_f64(&case, &rounded), 2e-6);
     }
 }
 

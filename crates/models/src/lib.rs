@@ -15,7 +15,7 @@ use portolan_weights::Checkpoint;
 
 pub use config::{ModelConfig, RopeConfig, RopeScaling};
 pub use error::ModelError;
-pub use names::Names;
+pub use names::{Names, hf_name};
 
 /// The result of a call into this crate.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;
@@ -63,6 +63,7 @@ impl Model {
         })?;
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let names = Names::new(checkpoint, &config)?;
+        config.check_layers(checkpoint, &names)?;
         let graph = (family.build)(&config, &names)?;
         Ok(Model { family, config, graph })
     }

@@ -14,6 +14,15 @@ pub struct Names<'a> {
     tied: bool,
 }
 
+/// The name in a checkpoint of Hugging Face's dialect, or MLX's, of a graph's weight: `layers.3.mlp.up_proj` is
+/// `model.layers.3.mlp.up_proj.weight`, `lm_head` is `lm_head.weight`, and `layers.3.self_attn.q_proj.bias` has its
+/// parameter in its name.
+pub fn hf_name(weight: &str) -> String {
+    let prefix = if weight == "lm_head" || weight.starts_with("lm_head.") { "" } else { "model." };
+    let parameter = if weight.ends_with(".bias") { "" } else { ".weight" };
+    format!("{prefix}{weight}{parameter}")
+}
+
 /// GGUF's name of a module: the last parts of HF's name, then GGUF's.
 const GGUF_MODULES: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
@@ -68,6 +77,15 @@ impl<'a> Names<'a> {
             }
         };
         format!("{name}.{parameter}")
+    }
+
+    /// What the names in the file of all tensors of a layer begin with, up to the layer's number.
+    pub(crate) fn layer_prefix(&self) -> &'static str {
+        match (self.checkpoint.dialect, self.prefix) {
+            (Dialect::Gguf, _) => "blk.",
+            (_, "") => "layers.",
+            _ => "model.layers.",
+        }
     }
 
     /// A matrix, in whatever encoding the file has it.

@@ -10,7 +10,7 @@ use portolan_kernels::{
 };
 use portolan_models::{Model, ModelConfig, ModelError, Result, RopeScaling};
 use portolan_testkit::fixture::Gguf;
-use portolan_weights::{Checkpoint, ConfigSource, Dialect};
+use portolan_weights::{Checkpoint, ConfigSource, Dialect, Encoding, Foreign, Source, TensorInfo};
 use serde_json::{Value, json};
 
 const FAMILIES: &[&str] = &["llama", "llama_tied", "mistral", "qwen2", "qwen3", "smollm3"];
@@ -187,6 +187,8 @@ fn refusals_name_the_field() {
         ("num_hidden_layers", json!(0)),
         ("num_hidden_layers", json!(1u64 << 50)),
         ("num_attention_heads", json!(0)),
+        ("num_attention_heads", json!(3)),
+        ("model_type", json!(7)),
         ("num_key_value_heads", json!(3)),
         ("num_key_value_heads", json!(0)),
         ("head_dim", json!(0)),
@@ -205,8 +207,8 @@ fn refusals_name_the_field() {
         let key = field.split('.').next().unwrap();
         check(field, least("llama", json!({key: value})));
     }
-    check("rotary", least("llama", json!({"partial_rotary_factor": 0.01})));
-    check("rope scaling factor", least("llama", json!({"rope_scaling": {"type": "linear", "factor": 0}})));
+    check("partial_rotary_factor", least("llama", json!({"partial_rotary_factor": 0.01})));
+    check("'factor'", least("llama", json!({"rope_scaling": {"type": "linear", "factor": 0}})));
     let llama3 = |low: f64, original: u32| {
         least(
             "llama",
@@ -216,9 +218,9 @@ fn refusals_name_the_field() {
     };
     check("low_freq_factor", llama3(4.0, 32));
     check("original_max_position_embeddings", llama3(1.0, 0));
-    check("rope frequencies", least("llama", json!({"rope_theta": 1e-300})));
+    check("rope_theta", least("llama", json!({"rope_theta": 1e-300})));
     let yarn = json!({"type": "yarn", "factor": 2, "attention_factor": -1});
-    check("rope attention factor", least("llama", json!({"rope_scaling": yarn})));
+    check("attention_factor", least("llama", json!({"rope_scaling": yarn})));
     check("no_rope_layers", least("smollm3", json!({"no_rope_layers": [1, 1]})));
     check("no_rope_layers", least("smollm3", json!({"no_rope_layers": vec![2; 8]})));
     check("no_rope_layer_interval", least("smollm3", json!({"no_rope_layer_interval": 0})));
@@ -307,6 +309,32 @@ fn gguf_rope_scalings() {
     assert!(matches!(&error, ModelError::UnknownRope { kind, .. } if kind == "spiral"), "{error:?}");
 }
 
+/// What the families have in common is built from a configuration and the names of tensors alone; none are needed to
+/// refuse an embedding that no vocabulary has, or layers beyond the last.
+#[test]
+fn tensors_against_the_configuration() {
+    #[track_caller]
+    fn check(name: &str, shape: &[usize], parts: &[&str]) {
+        let mut checkpoint = checkpoint(least("llama", json!({})));
+        let info = TensorInfo {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            encoding: Encoding::Foreign(Foreign::Bool),
+            source: Source::Planes(Vec::new()),
+        };
+        checkpoint.tensors.insert(name.to_owned(), info);
+        let text = Model::from_checkpoint(&checkpoint).map(drop).unwrap_err().to_string();
+        for part in parts {
+            assert!(text.contains(part), "'{text}' does not say '{part}'");
+        }
+    }
+    let embedding = "model.embed_tokens.weight";
+    check(embedding, &[0, 64], &["the/model", "vocab_size", embedding, "0 rows"]);
+    check(embedding, &[1 << 40, 64], &["vocab_size", embedding, "1099511627776 rows", "1 to 16777216"]);
+    check("model.layers.8.norm.weight", &[64], &["num_hidden_layers", "is 8", "model.layers.8.norm.weight"]);
+    check("model.layers.18446744073709551615.w", &[64], &["num_hidden_layers", "18446744073709551615"]);
+}
+
 #[test]
 fn gguf_refusals_name_the_key() {
     #[track_caller]
@@ -322,7 +350,52 @@ fn gguf_refusals_name_the_key() {
     check("llama.attention.value_length", gguf("llama").u32("llama.attention.value_length", 7));
     check("llama.context_length", gguf("llama").str("llama.context_length", "long"));
     check("llama.rope.freq_base", gguf("llama").str("llama.rope.freq_base", "x"));
-    check("rope_theta", gguf("llama").f32("llama.rope.freq_base", -1.0));
-    check("num_key_value_heads", gguf("llama").u32("llama.attention.head_count_kv", 3));
+    check("llama.rope.freq_base", gguf("llama").f32("llama.rope.freq_base", -1.0));
+    check("llama.attention.head_count_kv", gguf("llama").u32("llama.attention.head_count_kv", 3));
+    check("llama.rope.dimension_count", gguf("llama").u32("llama.rope.dimension_count", 3));
+    check("llama.rope.scaling.type", gguf("llama").u32("llama.rope.scaling.type", 1));
+    check("llama.vocab_size", gguf("llama").u32("llama.vocab_size", u32::MAX));
     check("rope_freqs.weight", gguf("llama").tensor("rope_freqs.weight", 0, &[2], &[0; 8]));
+}
+
+/// What is written is read as the same model.
+#[test]
+fn a_written_configuration_is_read_again() {
+    #[track_caller]
+    fn check(config: &ModelConfig) {
+        let written = config.to_json(512).unwrap();
+        let mut again = read(written.into()).unwrap();
+        assert_eq!(again.vocab, Some(512));
+        (again.vocab, again.path) = (config.vocab, config.path.clone());
+        assert_eq!(again, *config);
+    }
+    for name in FAMILIES {
+        check(&read(data(&format!("{name}/config.json"))).unwrap());
+    }
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512,
+                      "beta_fast": 16.0, "attention_factor": 1.5, "truncate": false});
+    for scaling in
+        [json!({"rope_type": "linear", "factor": 2.5}), json!({"type": "dynamic", "factor": 3.0}), yarn]
+    {
+        check(&with("llama", json!({"rope_scaling": scaling})));
+    }
+    check(&with("llama", json!({"partial_rotary_factor": 0.5, "mlp_bias": true, "rms_norm_eps": 1e-5})));
+    check(&with("qwen2", json!({"sliding_window": 100, "use_sliding_window": true, "max_window_layers": 3})));
+    let llama = read_gguf(&gguf("llama").f32("llama.attention.layer_norm_rms_epsilon", 1e-5)).unwrap();
+    assert_eq!(llama.to_json(2).unwrap()["rms_norm_eps"], 1e-5);
+    check(&llama);
+    check(&read_gguf(&gguf("smollm3")).unwrap());
+}
+
+#[test]
+fn names_of_hugging_face() {
+    #[track_caller]
+    fn check(weight: &str, expected: &str) {
+        assert_eq!(portolan_models::hf_name(weight), expected);
+    }
+    check("embed_tokens", "model.embed_tokens.weight");
+    check("layers.3.mlp.up_proj", "model.layers.3.mlp.up_proj.weight");
+    check("layers.3.self_attn.q_proj.bias", "model.layers.3.self_attn.q_proj.bias");
+    check("norm", "model.norm.weight");
+    check("lm_head", "lm_head.weight");
 }

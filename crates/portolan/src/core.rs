@@ -194,7 +194,7 @@ fn warn_of_layers_left_out(checkpoint: &Checkpoint, load: &LoadPlan, layers: usi
 }
 
 /// Compares what the checkpoint holds with what the graph needs; names every weight that does not fit.
-fn check_shapes(checkpoint: &Checkpoint, graph: &Graph, load: &LoadPlan) -> Result<()> {
+pub(crate) fn check_shapes(checkpoint: &Checkpoint, graph: &Graph, load: &LoadPlan) -> Result<()> {
     let wrong: Vec<String> = graph
         .weights
         .iter()

@@ -81,6 +81,18 @@ pub enum Error {
         /// Tokens that there is room for.
         context: usize,
     },
+    /// A text that has more tokens than the context, whatever they are.
+    #[error(
+        "the context is full: the prompt's {bytes} bytes are {least} tokens or more, and the context has {context}. Shorten the prompt, or load the model with a larger --context"
+    )]
+    PromptTooLong {
+        /// Bytes of the text, with what a chat template puts around it.
+        bytes: usize,
+        /// Tokens that it has at least.
+        least: usize,
+        /// Tokens that there is room for.
+        context: usize,
+    },
     /// A request that the cache can never hold.
     #[error(
         "the request needs {need} tokens of cache, and the cache has {have} in all. Load the model with more --cache-tokens"
@@ -120,7 +132,9 @@ pub enum Error {
         vocab: usize,
     },
     /// An empty prompt.
-    #[error("the prompt has no tokens, so there is nothing to continue from")]
+    #[error(
+        "the prompt has no tokens, so there is nothing to continue from; give a text, or at least one token id"
+    )]
     EmptyPrompt,
     /// Positions that a windowed cache no longer has.
     #[error("a sequence of {len} tokens cannot go back to {to}: its cache keeps a sliding window only")]
@@ -205,6 +219,67 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// A folder that a conversion cannot write to.
+    #[error("{}: {reason}", path.display())]
+    Destination {
+        /// The folder.
+        path: PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A tensor that has no form in an MLX checkpoint.
+    #[error("{}: tensor '{tensor}' cannot be converted: {reason}", path.display())]
+    Unconvertible {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor, by its name in the checkpoint.
+        tensor: String,
+        /// Its type or numbers, and what to do.
+        reason: String,
+    },
+    /// A `--keep` that names no matrix of the model.
+    #[error("--keep {module}: the model has no such matrix. {known}")]
+    NoSuchModule {
+        /// As it was given.
+        module: String,
+        /// What the model has.
+        known: String,
+    },
+    /// A result that the disk has no room for. Nothing was written.
+    #[error(
+        "{}: the result takes {} and {} are free there. Free some, choose another folder, or convert to fewer bits",
+        path.display(), human_bytes(*need), human_bytes(*free)
+    )]
+    NoRoomOnDisk {
+        /// The destination.
+        path: PathBuf,
+        /// Bytes of the result.
+        need: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// A disk that was full before the result was whole. What was written has been removed.
+    #[error(
+        "{}: the disk was full after {written} bytes of this file ({reason}; free: {}). What was written has been removed: \
+         free some room, or choose another folder",
+        path.display(), free.map_or("unknown".to_owned(), |n| format!("{n} bytes"))
+    )]
+    DiskFull {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of it that were written.
+        written: u64,
+        /// Bytes that were free then, where the system says.
+        free: Option<u64>,
+        /// What the system said.
+        reason: String,
+    },
+    /// Somebody asked for an end.
+    #[error("{what} was interrupted; nothing of it was kept")]
+    Interrupted {
+        /// What was going on.
+        what: &'static str,
     },
     /// A fault in Portolan itself.
     #[error("internal error: {what}. Please report it")]

@@ -24,6 +24,7 @@ mod cache;
 mod core;
 pub mod docs;
 mod engine;
+mod environment;
 mod error;
 pub mod hub;
 pub mod loader;
@@ -38,6 +39,7 @@ pub use engine::{
     Chat, Engine, FinishReason, GenerateOptions, Generation, GenerationStats, ModelInfo, Piece, Prompt,
     Session, Summary,
 };
+pub use environment::check_environment;
 pub use error::Error;
 pub use options::{CacheType, DEFAULT_CONTEXT, LoadOptions};
 pub use portolan_device as device;

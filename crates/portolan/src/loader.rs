@@ -10,6 +10,7 @@ use portolan_weights::{Checkpoint, ConfigSource, gguf::Metadata};
 use crate::{
     Core, Error, LoadOptions, Plan, Result,
     hub::{self, HubOptions},
+    options::MOST_THREADS,
 };
 
 /// Told how far a load is.
@@ -102,8 +103,6 @@ fn cpu(options: &LoadOptions) -> Result<Device> {
         0 => env::number("PORTOLAN_THREADS")?.unwrap_or(0),
         threads => threads,
     };
-    // A thread that has no core of its own only makes the others wait.
-    const MOST_THREADS: usize = 1024;
     if threads > MOST_THREADS {
         let value = threads.to_string();
         return Err(Error::BadOption { option: "threads", value, expected: "at most 1024" });
@@ -129,11 +128,7 @@ pub fn texts(checkpoint: &Checkpoint) -> (Result<Tokenizer, String>, ChatTemplat
             (Tokenizer::from_gguf(&vocab).map_err(|e| e.to_string()), templates)
         }
         _ => {
-            let folder = if checkpoint.path.is_dir() {
-                checkpoint.path.as_path()
-            } else {
-                checkpoint.path.parent().unwrap_or(Path::new("."))
-            };
+            let folder = checkpoint_folder(&checkpoint.path);
             let templates = ChatTemplates::from_folder(folder).unwrap_or_else(|error| {
                 tracing::warn!("{}: {error}", folder.display());
                 ChatTemplates::default()
@@ -143,7 +138,13 @@ pub fn texts(checkpoint: &Checkpoint) -> (Result<Tokenizer, String>, ChatTemplat
     }
 }
 
-fn gguf_vocab(metadata: &Metadata) -> GgufVocab {
+/// The folder that a checkpoint's other files lie in.
+pub(crate) fn checkpoint_folder(path: &Path) -> &Path {
+    if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) }
+}
+
+/// The vocabulary in a GGUF file's metadata.
+pub(crate) fn gguf_vocab(metadata: &Metadata) -> GgufVocab {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| metadata.u32(&key(name));
     let named_chat_templates = metadata

@@ -44,6 +44,8 @@ pub const DEFAULT_CONTEXT: usize = 8192;
 const MOST_CONTEXT: usize = 1 << 30;
 const MOST_CACHE_TOKENS: usize = 1 << 35;
 const MOST_ROWS: usize = 1 << 20;
+/// A thread that has no core of its own only makes the others wait.
+pub(crate) const MOST_THREADS: usize = 1024;
 
 /// Type of the cache's elements, or of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +89,15 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Refuses numbers that no device could serve, by name and value.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses numbers that no device could serve, by name and value. A load does it first of all; a program may do it
+    /// before it looks for the model.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn check(&self) -> Result<()> {
+        if self.context == Some(0) {
+            return Err(Error::BadOption { option: "context", value: "0".into(), expected: "at least 1" });
+        }
         let most = |option, value: usize, most, expected| {
             if value <= most {
                 return Ok(());
@@ -97,6 +106,7 @@ impl LoadOptions {
         };
         most("context", self.context.unwrap_or(0), MOST_CONTEXT, "at most 1073741824")?;
         most("cache tokens", self.cache_tokens.unwrap_or(0), MOST_CACHE_TOKENS, "at most 34359738368")?;
+        most("threads", self.threads, MOST_THREADS, "at most 1024")?;
         most("chunk", self.chunk, MOST_ROWS, "at most 1048576")?;
         most("max_sequences", self.max_sequences, MOST_ROWS, "at most 1048576")?;
         most("max_logits", self.max_logits, MOST_ROWS, "at most 1048576")
@@ -106,7 +116,6 @@ impl LoadOptions {
     pub(crate) fn context_of(&self, model: usize) -> Result<usize> {
         match self.context {
             None => Ok(model.min(DEFAULT_CONTEXT)),
-            Some(0) => Err(Error::BadOption { option: "context", value: "0".into(), expected: "at least 1" }),
             Some(asked) if asked > model => {
                 tracing::warn!(
                     "a context of {asked} was asked for, but the model was made for {model}; \

@@ -38,7 +38,7 @@ fn text(engine: &Engine) -> Vec<u32> {
 }
 
 #[test]
-fn models_come_and_go() {
+fn hipfire_2b_models_come_and_go() {
     let paths = ["tiny/llama", "mlx/qwen3-affine-8b-g64"].map(oracle);
     let [Some(first), Some(second)] = paths else { return };
     let cpu = devices().remove(0);

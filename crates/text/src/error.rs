@@ -69,7 +69,9 @@ pub enum TextError {
         kind: String,
     },
     /// The tokenizer failed on a text.
-    #[error("cannot encode a text of {bytes} bytes: {detail}")]
+    #[error(
+        "cannot encode a text of {bytes} bytes: {detail}; the model's tokenizer may be damaged: download it again"
+    )]
     Encode {
         /// Length of the text.
         bytes: usize,
@@ -105,10 +107,15 @@ pub enum TextError {
         detail: String,
     },
     /// A template did more work than any real one does, so it is taken to be endless.
-    #[error("chat template {name:?} did not finish within {fuel} steps; it may loop without end")]
+    #[error(
+        "chat template {name:?}, line {line}: not done within {fuel} steps; it may loop without end, or its text grow \
+         without end. Pass a corrected template, or do without one"
+    )]
     TemplateEndless {
         /// The template's name.
         name: String,
+        /// The line, from 1; 0 if unknown.
+        line: usize,
         /// The limit, in template instructions.
         fuel: u64,
     },
@@ -119,6 +126,24 @@ pub enum TextError {
         wanted: String,
         /// The names that exist, comma separated.
         known: String,
+    },
+    /// More stop strings than a text can be searched for as it comes.
+    #[error("{count} stop strings, at most {most} are taken; give fewer")]
+    TooManyStops {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A stop string so long that all of a text might be held back for it.
+    #[error("stop string {index} has {bytes} bytes, at most {most} are taken; shorten it")]
+    StopTooLong {
+        /// Its place in the list, from 0.
+        index: usize,
+        /// Its length.
+        bytes: usize,
+        /// How long it may be.
+        most: usize,
     },
     /// An empty stop string would stop every text at once.
     #[error("stop string {index} is empty; remove it")]

@@ -52,4 +52,4 @@ pub use error::TextError;
 pub use stop::{StopMatcher, StopOutput};
 pub use stream::{DecodeOptions, StreamDecoder};
 pub use template::{ChatInput, ChatTemplate, ChatTemplates, Clock, LocalTime, Message, RenderedChat};
-pub use tokenizer::{EncodeOptions, GgufVocab, Tokenizer, eos_ids};
+pub use tokenizer::{EncodeOptions, GgufVocab, Tokenizer, TokenizerFiles, eos_ids};

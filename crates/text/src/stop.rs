@@ -22,17 +22,29 @@ pub struct StopOutput {
     pub stop: Option<usize>,
 }
 
+/// Each piece of text is searched for each stop string, and text as long as one may be held back.
+const MOST_STOPS: usize = 1024;
+const MOST_STOP_BYTES: usize = 16 << 10;
+
 impl StopMatcher {
     /// A matcher for these stop strings; none at all is allowed.
     ///
     /// # Errors
-    /// [`TextError::EmptyStop`] if one of them is empty.
+    /// [`TextError::EmptyStop`] if one of them is empty, [`TextError::TooManyStops`] or [`TextError::StopTooLong`] if
+    /// there are more, or longer ones, than a text can be searched for as it comes.
     pub fn new<S: Into<String>>(stops: impl IntoIterator<Item = S>) -> Result<Self, TextError> {
         let stops: Vec<String> = stops.into_iter().map(Into::into).collect();
-        match stops.iter().position(String::is_empty) {
-            Some(index) => Err(TextError::EmptyStop { index }),
-            None => Ok(Self { stops, held: String::new(), stopped: false }),
+        if stops.len() > MOST_STOPS {
+            return Err(TextError::TooManyStops { count: stops.len(), most: MOST_STOPS });
         }
+        for (index, stop) in stops.iter().enumerate() {
+            match stop.len() {
+                0 => return Err(TextError::EmptyStop { index }),
+                1..=MOST_STOP_BYTES => {}
+                bytes => return Err(TextError::StopTooLong { index, bytes, most: MOST_STOP_BYTES }),
+            }
+        }
+        Ok(Self { stops, held: String::new(), stopped: false })
     }
 
     /// Takes the next piece of text. After a stop was met, everything is swallowed.
@@ -121,6 +133,10 @@ mod tests {
         check(&["é", "🦙!"], &["a🦙", "!"], "a", Some(1));
         // Nothing comes after a stop.
         check(&["X"], &["aXb", "c"], "a", Some(0));
+        // Stops within stops, and the same one twice: the first in the list is named.
+        check(&["aba", "bab"], &["ab", "abab"], "", Some(0));
+        check(&["aa", "aa"], &["a", "a"], "", Some(0));
+        check(&["\0"], &["a\0b"], "a", Some(0));
     }
 
     #[test]
@@ -135,13 +151,37 @@ mod tests {
         assert!(matches!(StopMatcher::new(["a", ""]), Err(TextError::EmptyStop { index: 1 })));
     }
 
+    #[test]
+    fn stops_without_number_or_end_are_refused() {
+        let message = |stops: Vec<String>| StopMatcher::new(stops).map(drop).map_err(|e| e.to_string());
+        assert_eq!(message(vec!["x".to_owned(); MOST_STOPS]), Ok(()));
+        assert_eq!(message(vec!["x".repeat(MOST_STOP_BYTES)]), Ok(()));
+        let many = message(vec!["x".to_owned(); 10_000]).unwrap_err();
+        assert!(many.contains("10000 stop strings") && many.contains("1024"), "{many}");
+        let long = message(vec!["x".to_owned(), "y".repeat(1 << 20)]).unwrap_err();
+        assert!(long.contains("stop string 1 has 1048576 bytes") && long.contains("16384"), "{long}");
+    }
+
+    /// The longest there may be, all of them nearly met: what is held back is let out again.
+    #[test]
+    fn many_long_stops_that_are_nearly_met() {
+        let stop = |i: usize| format!("{}{i}", "ab".repeat(4000));
+        let mut matcher = StopMatcher::new((0..100).map(stop)).unwrap();
+        let text = "ab".repeat(4100);
+        let mut out: String =
+            text.as_bytes().chunks(50).map(|c| matcher.push(std::str::from_utf8(c).unwrap()).text).collect();
+        out += &matcher.push("c").text;
+        out += &matcher.finish();
+        assert_eq!(out, text + "c");
+    }
+
     proptest! {
         /// aprender 2019: stop strings were ignored when streaming and when split over tokens.
         #[test]
         fn aprender_2019_streamed_equals_buffered(
-            text in "[abé]{0,24}",
-            stops in prop::collection::vec("[abé]{1,4}", 0..4),
-            cuts in prop::collection::vec(0usize..24, 0..8),
+            text in "[abé🦙]{0,24}",
+            stops in prop::collection::vec("[abé🦙]{1,6}", 0..5),
+            cuts in prop::collection::vec(0usize..96, 0..24),
         ) {
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
             let mut cuts: Vec<usize> =
@@ -150,7 +190,12 @@ mod tests {
             cuts.sort_unstable();
             let pieces: Vec<&str> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
             let (streamed, stop) = run(&stops, &pieces);
-            prop_assert_eq!((&streamed, stop), (&run(&stops, &[&text]).0, run(&stops, &[&text]).1));
+            let (buffered, at_once) = run(&stops, &[&text]);
+            prop_assert_eq!((&streamed, stop), (&buffered, at_once));
+            // And both are what a search of the whole text says: the stop that is complete first, of those the longest.
+            let ends = stops.iter().enumerate().filter_map(|(i, s)| Some((text.find(s)? + s.len(), s.len(), i)));
+            let first = ends.min_by_key(|&(end, len, i)| (end, std::cmp::Reverse(len), i));
+            prop_assert_eq!(first.map(|(end, len, i)| (&text[..end - len], Some(i))).unwrap_or((&text, None)), (&streamed[..], stop));
             // No stop string gets out, and only a stop shortens the text.
             prop_assert!(stops.iter().all(|s| !streamed.contains(s)));
             match stop {

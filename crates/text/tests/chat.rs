@@ -152,6 +152,19 @@ proptest! {
     }
 }
 
+proptest! {
+    /// What is said of a text before it is encoded is never too much.
+    #[test]
+    fn a_text_has_at_least_its_least_tokens(text in any::<String>()) {
+        let tokenizer = tokenizer();
+        let least = tokenizer.least_tokens(text.len());
+        prop_assert!(text.is_empty() || least > 0);
+        for options in [EncodeOptions::default(), EncodeOptions { add_special: true, parse_special: true }] {
+            prop_assert!(tokenizer.encode(&text, options).unwrap().len() >= least);
+        }
+    }
+}
+
 /// Renders a template over one message, at a fixed time.
 fn render(source: &str) -> Result<String, TextError> {
     let messages = [Message::user("x")];

@@ -32,37 +32,8 @@ impl Drop for Folder {
     }
 }
 
-/// A small tokenizer.json: letters and words over SentencePiece's coding, with BOS added.
-fn small() -> Value {
-    let words = ["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "▁", "a", "b", "▁a", "ab", "▁ab"];
-    let vocab: serde_json::Map<String, Value> =
-        words.iter().enumerate().map(|(id, &word)| (word.to_owned(), id.into())).collect();
-    let added = |id: usize| {
-        json!({"id": id, "content": words[id], "single_word": false,
-        "lstrip": false, "rstrip": false, "normalized": false, "special": true})
-    };
-    json!({
-        "version": "1.0", "added_tokens": [added(0), added(1), added(2)],
-        "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "Prepend", "prepend": "▁"},
-            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
-        "pre_tokenizer": null,
-        "post_processor": {"type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"},
-            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "fuse_unk": true,
-            "byte_fallback": true, "ignore_merges": false, "vocab": vocab,
-            "merges": [["▁", "a"], ["▁a", "b"], ["a", "b"]]}
-    })
-}
-
 fn from_small(config: Value) -> Tokenizer {
-    Tokenizer::from_json(small().to_string().as_bytes(), &config, &[]).unwrap()
+    Tokenizer::from_json(common::small().to_string().as_bytes(), &config, &[]).unwrap()
 }
 
 #[test]
@@ -79,7 +50,7 @@ fn special_tokens_at_the_ends() {
 
 #[test]
 fn sentencepiece_coding_decodes_as_the_library_does() {
-    let json = small().to_string();
+    let json = common::small().to_string();
     let library = tokenizers::Tokenizer::from_bytes(json.as_bytes()).unwrap();
     let tokenizer = from_small(json!({}));
     for ids in [&[8, 5, 10][..], &[3, 4, 6], &[1, 8, 6, 2], &[5, 5, 6], &[10, 1, 10], &[3], &[]] {
@@ -98,7 +69,7 @@ fn sentencepiece_coding_decodes_as_the_library_does() {
 #[test]
 fn control_tokens_that_the_model_lists_stay_text() {
     // With ignore_merges a whole piece is looked up, control tokens and all.
-    let mut json = small();
+    let mut json = common::small();
     json["model"]["ignore_merges"] = true.into();
     json["normalizer"] = Value::Null;
     let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), &json!({}), &[]).unwrap();
@@ -112,7 +83,7 @@ fn control_tokens_that_the_model_lists_stay_text() {
 
 #[test]
 fn encodes_as_the_library_does() {
-    let mut json = small();
+    let mut json = common::small();
     json["added_tokens"].as_array_mut().unwrap().push(json!({"id": 11, "content": "<a b>",
         "single_word": false, "lstrip": true, "rstrip": true, "normalized": true, "special": true}));
     let library = tokenizers::Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap();
@@ -128,7 +99,7 @@ fn encodes_as_the_library_does() {
 
 #[test]
 fn tokens_with_a_role_are_special_even_if_not_marked() {
-    let mut json = small();
+    let mut json = common::small();
     json["added_tokens"] = json!([]);
     let config = json!({"eos_token": "</s>", "additional_special_tokens": [{"content": "ab"}, "none"]});
     let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), &config, &[]).unwrap();
@@ -149,7 +120,7 @@ fn files_beside_tokenizer_json() {
     let message = Tokenizer::from_folder(&folder.0).unwrap_err().to_string();
     assert!(message.contains("tokenizer.json is not valid"), "{message}");
 
-    folder.write("tokenizer.json", &small().to_string());
+    folder.write("tokenizer.json", &common::small().to_string());
     folder.write("special_tokens_map.json", r#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}}"#);
     folder.write("generation_config.json", r#"{"eos_token_id": [9, 2]}"#);
     folder.write("tokenizer_config.json", r#"{"chat_template": "old"}"#);
@@ -176,7 +147,7 @@ fn files_beside_tokenizer_json() {
 #[test]
 fn broken_tokenizers_are_errors() {
     let check = |change: &dyn Fn(&mut Value)| {
-        let mut json = small();
+        let mut json = common::small();
         change(&mut json);
         Tokenizer::from_json(json.to_string().as_bytes(), &Value::Null, &[]).unwrap_err()
     };
@@ -207,6 +178,10 @@ fn smollm2_folder() {
         assert_eq!(tokenizer.decode(&ids, everything), text);
     }
     assert_eq!(tokenizer.vocab_size(), 49152);
+    // It has no token for 21 of the bytes, and drops them: so nothing is known of a text's tokens before it is encoded.
+    assert_eq!(tokenizer.encode("\u{4}\u{6}", parse).unwrap(), [] as [u32; 0]);
+    assert_eq!(tokenizer.least_tokens(10_000_000), 0);
+    assert_eq!(from_small(json!({})).least_tokens(10_000_000), 0);
     assert_eq!((tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.pad_id()), (Some(1), Some(2), Some(2)));
     assert_eq!(tokenizer.end_of_generation_ids(), [0, 2]);
 
@@ -228,7 +203,7 @@ fn pipes_are_no_tokenizers() {
     for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
         let folder = Folder::new(&format!("pipe-{name}"));
         if name != "tokenizer.json" {
-            folder.write("tokenizer.json", &small().to_string());
+            folder.write("tokenizer.json", &common::small().to_string());
         }
         let made = std::process::Command::new("mkfifo").arg(folder.0.join(name)).status();
         if !made.is_ok_and(|status| status.success()) {
@@ -239,5 +214,26 @@ fn pipes_are_no_tokenizers() {
         let templates = ChatTemplates::from_folder(&folder.0).map(drop);
         let error = tokenizer.and(templates).expect_err("a pipe was accepted").to_string();
         assert!(error.contains("not a regular file"), "{error}");
+    }
+}
+
+#[test]
+fn a_mark_in_front_is_left_out_and_a_giant_is_refused() {
+    let folder = Folder::new("mark");
+    folder.write("tokenizer.json", &format!("\u{feff}{}", common::small()));
+    folder.write("tokenizer_config.json", "\u{feff}{\"bos_token\": \"<s>\"}");
+    folder.write("chat_template.jinja", "\u{feff}{{ messages[0].content }}");
+    Tokenizer::from_folder(&folder.0).map(drop).unwrap();
+    let templates = ChatTemplates::from_folder(&folder.0).unwrap();
+    assert_eq!(templates.pick(None, false).unwrap().source(), "{{ messages[0].content }}");
+    // Sparse: it takes no place on the disk.
+    for name in ["chat_template.jinja", "tokenizer.json"] {
+        fs::File::options().write(true).open(folder.0.join(name)).unwrap().set_len(1 << 40).unwrap();
+        let error = match name {
+            "tokenizer.json" => Tokenizer::from_folder(&folder.0).map(drop),
+            _ => ChatTemplates::from_folder(&folder.0).map(drop),
+        };
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("1099511627776 bytes"), "{text}");
     }
 }

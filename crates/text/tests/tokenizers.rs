@@ -60,6 +60,44 @@ fn phi_3() {
     check_vocabulary("phi-3");
 }
 
+/// The same vocabularies through the files that are written of them.
+#[track_caller]
+fn check_files(name: &str) {
+    let Some(path) = common::oracle(&format!("tokenizers/ggml-vocab-{name}.gguf")) else { return };
+    let vocab = common::gguf::vocab(&path);
+    let files = Tokenizer::files_from_gguf(&vocab).unwrap();
+    let before = Tokenizer::from_gguf(&vocab).unwrap();
+    let ends = before.end_of_generation_ids();
+    let after = Tokenizer::from_json(files.tokenizer.to_string().as_bytes(), &files.config, ends).unwrap();
+    let texts = std::fs::read_to_string(format!("{}.inp", path.display())).unwrap();
+    for text in texts.split_terminator("\n__ggml_vocab_test__\n") {
+        for add_special in [false, true] {
+            let options = EncodeOptions { add_special, parse_special: false };
+            let ids = after.encode(text, options).unwrap();
+            // A text without a character has no first word that SentencePiece would put a space before.
+            if !text.is_empty() {
+                assert_eq!(ids, before.encode(text, options).unwrap(), "{name}: {text:?}");
+            }
+            assert_eq!(
+                after.decode(&ids, DecodeOptions::default()),
+                before.decode(&ids, DecodeOptions::default()),
+                "{name}: {text:?}"
+            );
+        }
+    }
+    assert_eq!(after.vocab_size(), before.vocab_size(), "{name}");
+    assert_eq!(after.named_tokens(), before.named_tokens(), "{name}");
+    assert_eq!((after.bos_id(), after.eos_id()), (before.bos_id(), before.eos_id()), "{name}");
+    assert_eq!(after.end_of_generation_ids(), ends, "{name}");
+}
+
+#[test]
+fn files_of_gguf_vocabularies() {
+    for name in ["gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "llama-spm", "phi-3"] {
+        check_files(name);
+    }
+}
+
 /// SmolLM2's GGUF vocabulary, rebuilt from its tokenizer.json: the same tokens and merges.
 fn smollm2_as_gguf() -> Option<GgufVocab> {
     let json = std::fs::read(common::oracle("smollm2/hf/tokenizer.json")?).unwrap();

@@ -6,10 +6,27 @@ use serde_json::Value;
 
 use crate::{Result, WeightError, file::read_text};
 
+/// Most bytes of a `config.json`: one with an entry for every module of a large model takes a few MiB. Parsed, a text
+/// takes up to forty times its size.
+const MOST_CONFIG: u64 = 16 << 20;
+
+/// Most bytes of an index: some 100 for each tensor, and the largest models have 200 000.
+const MOST_INDEX: u64 = 64 << 20;
+
+/// A model's configuration.
+pub(crate) fn read_config(path: &Path) -> Result<Value> {
+    read_json(path, MOST_CONFIG)
+}
+
+/// The index of a model's shards.
+pub(crate) fn read_index(path: &Path) -> Result<Value> {
+    read_json(path, MOST_INDEX)
+}
+
 /// Reads a JSON file in which Python's bare `NaN`, `Infinity` and `-Infinity` may stand. They become null and
 /// plus and minus `f64::MAX`, which is infinity once it is an f32.
-pub(crate) fn read_json(path: &Path) -> Result<Value> {
-    let text = read_text(path)?;
+fn read_json(path: &Path, most: u64) -> Result<Value> {
+    let text = read_text(path, most)?;
     parse(&text).map_err(|e| WeightError::Json { path: path.to_owned(), reason: e.to_string() })
 }
 

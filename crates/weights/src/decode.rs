@@ -184,3 +184,27 @@ pub fn decode_rows(w: &Planes<'_>, first: usize, out: &mut [f32]) {
         decode_row(w, first + i, row);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MI300 has another e4m3, of twice the bias, in which 0x80 is NaN: read as that, each value would be half.
+    #[test]
+    fn vllm_7210_all_codes_of_e4m3_are_of_the_kind_that_checkpoints_have() {
+        for code in 0..=255u32 {
+            let (sign, exponent, mantissa) = (code >> 7, code >> 3 & 15, f64::from(code & 7));
+            let expected = match exponent {
+                15 if code & 7 == 7 => f64::NAN,
+                0 => mantissa / 8.0 * 2f64.powi(-6),
+                _ => (1.0 + mantissa / 8.0) * 2f64.powi(exponent as i32 - 7),
+            };
+            let expected = (if sign == 1 { -expected } else { expected }) as f32;
+            let found = e4m3(code);
+            let same = found == expected || found.is_nan() && expected.is_nan();
+            assert!(same, "{code:#04x}: {found} instead of {expected}");
+        }
+        assert_eq!((e4m3(0x7e), e4m3(0x80), e4m3(0x01)), (448.0, 0.0, 2f32.powi(-9)));
+        assert!(e4m3(0x80).is_sign_negative() && e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
+    }
+}

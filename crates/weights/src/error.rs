@@ -187,7 +187,7 @@ pub enum WeightError {
         supported: &'static str,
     },
     /// Files that an index or a name asks for and that are not there; all of them.
-    #[error("{}: {} of {total} files are missing: {}. Download them", path.display(), missing.len(), missing.join(", "))]
+    #[error("{}: {} of {total} files are missing: {}. Download them", path.display(), missing.len(), listed(missing, MOST_SHARDS_LISTED))]
     MissingShards {
         /// The folder.
         path: PathBuf,
@@ -313,14 +313,22 @@ pub enum WeightError {
 /// At most this many names in a message; the rest is counted.
 const LISTED: usize = 20;
 
+/// Shards are all named, as long as there are no more than real models have.
+const MOST_SHARDS_LISTED: usize = 500;
+
 fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 fn some(names: &[String]) -> String {
-    let mut text = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > LISTED {
-        text += &format!(" and {} more", names.len() - LISTED);
+    listed(names, LISTED)
+}
+
+/// The first `most` of the names; the rest is counted.
+fn listed(names: &[String], most: usize) -> String {
+    let mut text = names.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > most {
+        text += &format!(" and {} more", names.len() - most);
     }
     text
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -85,9 +85,6 @@ impl WeightFile {
     }
 }
 
-/// Most bytes of a config or an index: those of the largest models take a few MiB.
-const MOST_TEXT: u64 = 256 << 20;
-
 /// Refuses what is no regular file, without opening it: to open a pipe waits for whoever writes to it, and a device may
 /// never end. Gives the size.
 fn must_be_regular(path: &Path) -> Result<u64> {
@@ -108,33 +105,53 @@ pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> 
     }
 }
 
+/// The mark that some editors put in front of UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What a file is that is plainly no checkpoint, by its first bytes (some 64 of them).
 pub(crate) fn sniff(head: &[u8]) -> Option<NotWeights> {
-    let text = head.trim_ascii_start().to_ascii_lowercase();
+    const PAGES: [&[u8]; 4] = [b"<!doctype", b"<html", b"<?xml", b"<!--"];
+    let unmarked = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    let text = unmarked.trim_ascii_start().to_ascii_lowercase();
     if head.is_empty() {
         Some(NotWeights::Empty)
     } else if head.starts_with(b"version https://git-lfs") {
         Some(NotWeights::LfsPointer)
-    } else if text.starts_with(b"<!doctype") || text.starts_with(b"<html") || text.starts_with(b"<?xml") {
+    } else if PAGES.iter().any(|page| text.starts_with(page)) {
         Some(NotWeights::Html)
     } else {
         None
     }
 }
 
-/// Reads a small text file (a config, an index) whole, and refuses what is plainly something else.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+/// Reads a text file (a config, an index) of at most `most` bytes whole, without the mark that some editors put in
+/// front, and refuses what is plainly something else.
+pub(crate) fn read_text(path: &Path, most: u64) -> Result<String> {
+    let json = |reason: String| WeightError::Json { path: path.to_owned(), reason };
+    let io = |source| io_error(path, "read", source);
     let size = must_be_regular(path)?;
-    if size > MOST_TEXT {
-        let reason = format!("{size} bytes, where a text of at most {MOST_TEXT} was expected");
-        return Err(WeightError::Json { path: path.to_owned(), reason });
+    let too_long = |size| json(format!("it has {size} bytes, where a text of at most {most} was expected"));
+    if size > most {
+        return Err(too_long(size));
     }
-    let bytes = std::fs::read(path).map_err(|source| io_error(path, "read", source))?;
+    let mut bytes = Vec::new();
+    // It may have grown since.
+    File::open(path).map_err(io)?.take(most + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > most {
+        return Err(too_long(bytes.len() as u64));
+    }
     if let Some(what) = sniff(&bytes[..bytes.len().min(64)]) {
         return Err(WeightError::NotACheckpoint { path: path.to_owned(), what });
     }
+    // Either begins with a mark, or with an ASCII character that has a zero beside it.
+    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..] = bytes.as_slice() {
+        return Err(json("it is UTF-16, or another text of wide characters: save it as UTF-8".to_owned()));
+    }
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
     String::from_utf8(bytes)
-        .map_err(|e| WeightError::Json { path: path.to_owned(), reason: format!("not UTF-8: {e}") })
+        .map_err(|e| json(format!("not UTF-8: {e}. Save it as UTF-8, or download it again")))
 }
 
 #[cfg(test)]
@@ -184,6 +201,53 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("model-00002-of-00003.safetensors") && !text.contains("Success"), "{text}");
         assert!(matches!(read(&bytes, 7, 1, u64::MAX - 8), Err(WeightError::ShortRead { got: 0, .. })));
+    }
+
+    /// Gives whatever is asked for, without touching the memory that it should go to, and notes what that was.
+    #[derive(Default)]
+    struct Asked(std::sync::Mutex<Vec<(u64, usize)>>);
+
+    impl PositionedRead for Asked {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.0.lock().unwrap().push((offset, buf.len()));
+            Ok(buf.len())
+        }
+    }
+
+    /// WerWolv/libwolv #45 is the same: one call moves at most 0x7ffff000 bytes.
+    #[test]
+    fn zml_597_no_call_is_asked_for_more_than_it_can_move() {
+        let source = Asked::default();
+        // Never touched, so it takes no memory.
+        let mut buf = vec![0; (3 << 30) + 3];
+        let first = u64::from(u32::MAX) - 5;
+        assert_eq!(pread_exact(&source, Path::new("large"), &mut buf, first).unwrap(), 4);
+        let mut at = first;
+        for (offset, len) in source.0.into_inner().unwrap() {
+            assert_eq!(offset, at);
+            assert!(len <= 0x7fff_f000, "{len} bytes in one call");
+            at += len as u64;
+        }
+        assert_eq!(at, first + buf.len() as u64);
+    }
+
+    /// A disk that fails.
+    struct Broken;
+
+    impl PositionedRead for Broken {
+        fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+            Err(rustix::io::Errno::IO.into())
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_told_with_the_file() {
+        let error = pread_exact(&Broken, Path::new("m.safetensors"), &mut [0; 8], 0).unwrap_err();
+        assert!(matches!(error, WeightError::Io { action: "read", .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("m.safetensors") && text.contains("os error 5"), "{text}");
+        // Nothing was wanted, so nothing failed.
+        assert_eq!(pread_exact(&Broken, Path::new("m.safetensors"), &mut [], 0).unwrap(), 0);
     }
 
     #[test]

@@ -13,11 +13,14 @@ use crate::{
     Checkpoint, Planes, PlannedTensor, Repack, Result,
     file::WeightFile,
     load::ALIGN,
-    reading::{PIECE, ReadStats, RowReader},
+    reading::{ReadStats, RowReader},
 };
 
 /// A tensor larger than this is read in several tasks.
-const TASK: usize = 16 << 20;
+const TASK: usize = 4 << 20;
+
+/// Bytes of a file that are repacked at a time: between the read and the repack they stay in a core's own cache.
+const REPACK: usize = 256 << 10;
 
 /// One piece of work: rows of a tensor, and the memory they go to.
 pub(crate) struct Task<'m> {
@@ -207,5 +210,5 @@ pub(crate) fn perform(
 /// Rows that are repacked at a time.
 pub(crate) fn repack_rows(repack: &dyn Repack, row_bytes: usize) -> usize {
     let multiple = repack.row_multiple().max(1);
-    (PIECE / row_bytes.max(1)).max(1).next_multiple_of(multiple)
+    (REPACK / row_bytes.max(1)).max(1).next_multiple_of(multiple)
 }

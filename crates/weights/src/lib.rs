@@ -27,10 +27,13 @@ mod mlx;
 mod pack;
 mod peek;
 mod quant_config;
+mod quantize;
 mod read;
 mod reading;
 mod resolve;
+mod rows;
 pub mod safetensors;
+mod safetensors_write;
 mod staged;
 mod stats;
 
@@ -44,6 +47,9 @@ pub use load::{
 };
 pub use loader::Loader;
 pub use memory_plan::{DevicePools, MemoryItem, MemoryPlan, Pool, human_bytes};
+pub use quantize::{BadValue, can_quantize, quantize_rows};
+pub use rows::{CheckpointReader, WeightRows};
+pub use safetensors_write::{NewTensor, SafetensorsWriter, cut_into_shards, new_header};
 pub use stats::LoadTransferStats;
 
 /// The result of a call into this crate.

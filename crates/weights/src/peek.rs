@@ -1,11 +1,29 @@
 //! Reading one small tensor on its own: for numbers that decide how a model is built.
 
-use crate::{Checkpoint, Expr, Result, file::WeightFile, reading::RowReader, resolve::resolve};
+use crate::{Checkpoint, Expr, Result, WeightError, file::WeightFile, reading::RowReader, resolve::resolve};
+
+/// Most elements of a tensor that is read on its own.
+const MOST_ELEMENTS: usize = 1 << 20;
 
 impl Checkpoint {
-    /// The elements of a tensor in f32. For small ones: the whole tensor is read and decoded on this thread.
+    /// The elements of a tensor in f32. For small ones, of at most 2^20 elements: the whole tensor is read and decoded
+    /// on this thread.
+    ///
+    /// # Errors
+    /// [`WeightError::Expr`] for a larger one, before anything is read.
     pub fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
         let map = resolve(&Expr::source(name).f32(), self, name)?;
+        let elements: usize = map.shape.iter().product();
+        if elements > MOST_ELEMENTS {
+            return Err(WeightError::Expr {
+                path: self.path.clone(),
+                weight: name.to_owned(),
+                reason: format!(
+                    "it has {elements} elements, where a short list of at most {MOST_ELEMENTS} was expected. \
+                     Download the checkpoint again"
+                ),
+            });
+        }
         let files = self.files.iter().map(|f| WeightFile::open(f)).collect::<Result<Vec<_>>>()?;
         let mut bytes = vec![0; map.resolved().bytes];
         RowReader::new(self, &files).fill(&map, 0, map.rows(), &mut [&mut bytes])?;

@@ -9,12 +9,15 @@ use serde_json::Value;
 
 use crate::{
     Checkpoint, ConfigSource, Dialect, NotWeights, Result, Source, Span, TensorInfo, WeightError,
-    config_json::read_json,
+    config_json,
     file::{WeightFile, io_error, sniff},
     gguf, mlx,
     quant_config::QuantConfig,
     safetensors::read_header,
 };
+
+/// More shards than this are not believed of a name.
+const MOST_SHARDS: usize = 10_000;
 
 pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
     let kind = std::fs::metadata(path).map_err(|e| io_error(path, "look at", e))?;
@@ -96,25 +99,28 @@ fn file_names(folder: &Path) -> Result<BTreeSet<String>> {
 
 /// Without an index, `model-00001-of-00004.safetensors` still says how many shards there should be.
 fn check_numbering(folder: &Path, shards: &[String]) -> Result<()> {
-    let mut missing = Vec::new();
-    let mut total = 0;
+    // A set of shards is told from another by all that does not count them.
+    let mut sets = BTreeSet::new();
     for shard in shards {
-        let Some((prefix, rest)) = shard.strip_suffix(".safetensors").and_then(|n| n.rsplit_once("-of-"))
+        let Some((prefix, total)) = shard.strip_suffix(".safetensors").and_then(|n| n.rsplit_once("-of-"))
         else {
             continue;
         };
         let Some((prefix, index)) = prefix.rsplit_once('-') else { continue };
-        let (Ok(_), Ok(count)) = (index.parse::<usize>(), rest.parse::<usize>()) else { continue };
-        let width = index.len();
-        if count > 10_000 {
-            continue;
+        let (Ok(_), Ok(count)) = (index.parse::<usize>(), total.parse::<usize>()) else { continue };
+        if count <= MOST_SHARDS {
+            sets.insert((prefix, total, index.len(), count));
         }
-        total = count;
-        for i in 1..=count {
-            let name = format!("{prefix}-{i:0width$}-of-{rest}.safetensors");
-            if !shards.contains(&name) && !missing.contains(&name) {
-                missing.push(name);
-            }
+    }
+    let there: BTreeSet<&str> = shards.iter().map(String::as_str).collect();
+    let (mut missing, mut total) = (Vec::new(), 0);
+    for (prefix, of, width, count) in sets {
+        total += count;
+        let names = (1..=count).map(|i| format!("{prefix}-{i:0width$}-of-{of}.safetensors"));
+        missing.extend(names.filter(|name| !there.contains(name.as_str())));
+        // Whoever made up that many sets needs no list of all that they lack.
+        if missing.len() > MOST_SHARDS {
+            break;
         }
     }
     if missing.is_empty() {
@@ -145,7 +151,7 @@ fn one_gguf(folder: &Path, ggufs: &[String], names: &BTreeSet<String>) -> Result
 /// `weight_map` of an index: the file of each tensor.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let bad = |reason: String| WeightError::Header { path: path.to_owned(), reason };
-    let index = read_json(path)?;
+    let index = config_json::read_index(path)?;
     let Some(Value::Object(map)) = index.get("weight_map") else {
         return Err(bad("it has no weight_map".to_owned()));
     };
@@ -198,7 +204,7 @@ fn open_safetensors(
         check_index(index, listed, &tensors)?;
     }
     let json = match &config {
-        Some(config) => Some(read_json(config)?),
+        Some(config) => Some(config_json::read_config(config)?),
         None => None,
     };
     let quantization = match &json {

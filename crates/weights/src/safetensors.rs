@@ -9,8 +9,9 @@ use portolan_device::DType;
 use safetensors::{Dtype, tensor::TensorInfo as Entry};
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{Error as _, MapAccess, Visitor},
 };
+use serde_json::value::RawValue;
 
 use crate::{
     Encoding, Foreign, NotWeights, Result, WeightError,
@@ -74,7 +75,9 @@ pub(crate) fn header_of(source: &(impl PositionedRead + ?Sized), path: &Path, si
     };
     let length = u64::from_le_bytes(*length);
     // A zip (a torch .bin) or a pickle under a safetensors name gives a length by accident.
-    if head.starts_with(b"PK\x03\x04") || head.starts_with(b"\x80\x02") {
+    // (So does a header of 640 bytes, whose length is spelled as a pickle begins.)
+    let torch = head.starts_with(b"PK\x03\x04") || head.starts_with(b"\x80\x02");
+    if torch && head[8] != b'{' {
         return Err(WeightError::NotACheckpoint { path: path.to_owned(), what: NotWeights::OtherFormat });
     }
     if length == 0 || length > HEADER_LIMIT {
@@ -100,22 +103,31 @@ fn bad_header(path: &Path, reason: impl Into<String>) -> WeightError {
     WeightError::Header { path: path.to_owned(), reason: reason.into() }
 }
 
-/// The header's JSON object in the order of the file, with repeated keys kept.
-struct Entries(Vec<(String, serde_json::Value)>);
+/// More tensors than this are not believed.
+const MOST_TENSORS: usize = 1 << 20;
 
-impl<'de> Deserialize<'de> for Entries {
+/// Longest entry of one tensor. What is parsed to a tree takes up to forty times its text, so only a short text is.
+const MOST_ENTRY: usize = 1 << 16;
+
+/// A JSON object in the order of the file, with repeated keys kept and the values unread.
+struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Entries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Collect;
         impl<'de> Visitor<'de> for Collect {
-            type Value = Entries;
+            type Value = Entries<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of tensors")
+                f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<'de>, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MOST_TENSORS {
+                        return Err(A::Error::custom(format!("it has more than {MOST_TENSORS} entries")));
+                    }
                     entries.push(entry);
                 }
                 Ok(Entries(entries))
@@ -139,14 +151,10 @@ fn parse(json: &[u8], path: &Path, header_end: u64, size: u64) -> Result<Header>
             });
         }
         if name == "__metadata__" {
-            header.metadata = match value {
-                serde_json::Value::Null => BTreeMap::new(),
-                value => BTreeMap::deserialize(value)
-                    .map_err(|e| bad_header(path, format!("__metadata__: {e}")))?,
-            };
+            header.metadata = metadata(path, value)?;
             continue;
         }
-        let entry = Entry::deserialize(&value).map_err(|e| entry_error(path, &name, &value, &e))?;
+        let entry = entry(path, &name, value)?;
         found.push((name, entry));
     }
     found.sort_by_key(|(_, entry)| entry.data_offsets);
@@ -154,14 +162,33 @@ fn parse(json: &[u8], path: &Path, header_end: u64, size: u64) -> Result<Header>
     Ok(header)
 }
 
-/// Why an entry is not a tensor: its type is unknown, or it is malformed.
-fn entry_error(path: &Path, name: &str, value: &serde_json::Value, error: &serde_json::Error) -> WeightError {
-    match value.get("dtype") {
-        Some(dtype) if Dtype::deserialize(dtype).is_err() => {
-            unsupported(path, name, dtype.as_str().map_or_else(|| dtype.to_string(), str::to_owned))
-        }
-        _ => bad_header(path, format!("tensor '{name}': {error}")),
+/// `__metadata__`: texts by name, or null.
+fn metadata(path: &Path, value: &RawValue) -> Result<BTreeMap<String, String>> {
+    let bad = |e: serde_json::Error| bad_header(path, format!("__metadata__: {e}"));
+    let Some(Entries(entries)) = serde_json::from_str(value.get()).map_err(bad)? else {
+        return Ok(BTreeMap::new());
+    };
+    let text = |(key, value): (String, &RawValue)| Ok((key, serde_json::from_str(value.get())?));
+    entries.into_iter().map(text).collect::<Result<_, _>>().map_err(bad)
+}
+
+/// An entry of the header. Where it is no tensor, the error says whether its type is unknown or it is malformed.
+fn entry(path: &Path, name: &str, value: &RawValue) -> Result<Entry> {
+    let text = value.get();
+    if text.len() > MOST_ENTRY {
+        let reason =
+            format!("tensor '{name}': its entry has {} bytes, at most {MOST_ENTRY} are read", text.len());
+        return Err(bad_header(path, reason));
     }
+    serde_json::from_str(text).map_err(|error| {
+        let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+        match value.get("dtype") {
+            Some(dtype) if Dtype::deserialize(dtype).is_err() => {
+                unsupported(path, name, dtype.as_str().map_or_else(|| dtype.to_string(), str::to_owned))
+            }
+            _ => bad_header(path, format!("tensor '{name}': {error}")),
+        }
+    })
 }
 
 fn unsupported(path: &Path, name: &str, dtype: String) -> WeightError {

@@ -10,6 +10,10 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
     if args.repetitions == 0 {
         bail!("--repetitions is 0, expected at least 1");
     }
+    if args.prompt.iter().chain(&args.generate).all(|&tokens| tokens == 0) {
+        bail!("nothing to measure: neither --prompt nor --generate has a number above 0");
+    }
+    args.sample.params().check()?;
     let deepest = args.depth.iter().max().copied().unwrap_or(0);
     let longest = args.prompt.iter().chain(&args.generate).max().copied().unwrap_or(0);
     let mut options = args.load.options();

@@ -2,7 +2,6 @@
 
 use std::io::{IsTerminal, stdin};
 
-use anyhow::Context;
 use portolan::{Engine, GenerateOptions, Generation, Prompt, Summary};
 use serde_json::{Value, json};
 
@@ -10,16 +9,16 @@ use crate::{args::GenerateArgs, output};
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<()> {
     let prompt = match args.prompt.as_str() {
-        "-" => std::io::read_to_string(stdin()).context("reading the prompt from standard input")?,
+        "-" => super::read_text(stdin(), "the prompt from standard input")?,
         text => text.to_owned(),
     };
-    let engine = super::load(&args.model, &args.load)?;
     let mut options = GenerateOptions::default();
     options.max_tokens = args.max_tokens;
     options.stop = args.stop.clone();
     options.ignore_eos = args.ignore_eos;
     options.sampling = args.sample.params();
     options.sampling.logprobs = args.logprobs;
+    let engine = super::load(&args.model, &args.load, &options)?;
     let summary = if args.no_chat_template {
         let generation = engine.generate(Prompt::Text(&prompt), &options)?;
         write_out(&engine, generation, args.json)?

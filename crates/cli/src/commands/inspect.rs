@@ -11,8 +11,10 @@ use portolan::{
 use crate::{args::InspectArgs, output, progress::Bars};
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<()> {
+    let options = args.load.options();
+    options.check()?;
     let path = loader::find(&args.model, &mut Bars::new())?;
-    let report = inspect(&path, &args.load.options())?;
+    let report = inspect(&path, &options)?;
     let text = if args.json { format!("{:#}\n", report.json()) } else { text(&report) };
     output::print_now(&text)
 }

@@ -19,7 +19,7 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
     options.max_logits = rows;
     options.max_sequences = 1;
     let (plan, _) = super::plan(&args.model, &options)?;
-    super::refuse_model_file(&plan, &args.output)?;
+    super::check_output(&plan, &args.output)?;
     let mut core = super::load_core(&plan)?;
     let logits = tools::logits::logits(&mut core, &ids, args.greedy, rows)?;
     logits.save(&args.output)?;
@@ -28,12 +28,15 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<()> {
 
 /// `1,2,3`, or a file that holds such a list.
 pub(super) fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
-    let from_file = Path::new(text).is_file();
-    let list = if from_file {
-        std::fs::read_to_string(text).with_context(|| format!("reading token ids from {text}"))?
-    } else {
-        text.to_owned()
-    };
+    let path = Path::new(text);
+    if path.is_dir() {
+        bail!(
+            "--ids: {text} is a folder; give token ids with commas between them, or a file that holds them"
+        );
+    }
+    // A pipe or a device too: whatever is there and is no folder.
+    let from_file = !text.is_empty() && path.exists();
+    let list = if from_file { super::read_file(path)? } else { text.to_owned() };
     let ids = list
         .split(|c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']')
         .filter(|word| !word.is_empty())
@@ -44,7 +47,10 @@ pub(super) fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
         })
         .collect::<anyhow::Result<Vec<u32>>>()?;
     if ids.is_empty() {
-        bail!("--ids holds no token id");
+        bail!(
+            "--ids holds no token id{}",
+            if from_file { format!(": {text} is empty") } else { String::new() }
+        );
     }
     Ok(ids)
 }

@@ -12,7 +12,11 @@ pub(crate) fn run(args: PortsArgs) -> anyhow::Result<()> {
         let started = Instant::now();
         let count = plan.warm()?;
         let seconds = started.elapsed().as_secs_f64();
-        return output::print_now(&format!("{device:?}: {count} kernels are ready, {seconds:.1} s\n"));
+        return output::print_now(&format!(
+            "{} ({}): {count} kernels are ready, {seconds:.1} s\n",
+            device.id(),
+            device.caps().name
+        ));
     }
     let text = if args.json { format!("{:#}\n", docs::ports_json()) } else { docs::ports_text() };
     output::print_now(&text)

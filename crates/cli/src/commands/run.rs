@@ -20,15 +20,17 @@ use rustyline::{DefaultEditor, error::ReadlineError};
 use crate::{args::RunArgs, output};
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
+    let mut options = GenerateOptions::default();
+    options.max_tokens = Some(args.max_tokens);
+    options.sampling = args.sample.params();
+    // Before a prompt is waited for.
+    options.check()?;
     let (model, prompt) = model_and_prompt(&args.words)?;
-    let engine = super::load(&model, &args.load)?;
+    let engine = super::load(&model, &args.load, &options)?;
     let mut chat = engine.chat()?;
     if let Some(system) = &args.system {
         chat.push(Message::system(system.as_str()));
     }
-    let mut options = GenerateOptions::default();
-    options.max_tokens = Some(args.max_tokens);
-    options.sampling = args.sample.params();
     match prompt {
         Some(prompt) => {
             let stop = on_ctrl_c()?;
@@ -67,12 +69,12 @@ fn piped_prompt() -> anyhow::Result<Option<String>> {
     if stdin().is_terminal() {
         return Ok(None);
     }
-    let text = std::io::read_to_string(stdin()).context("reading the prompt from standard input")?;
+    let text = super::read_text(stdin(), "the prompt from standard input")?;
     Ok(Some(text.trim_end_matches('\n').to_owned()).filter(|t| !t.is_empty()))
 }
 
-/// Set by Ctrl-C while an answer is written. A second one, with nothing to stop, ends the program.
-fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
+/// Set by Ctrl-C while something goes on that can be stopped. A second one, with nothing to stop, ends the program.
+pub(super) fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
     ctrlc::set_handler(move || {

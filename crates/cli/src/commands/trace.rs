@@ -5,7 +5,6 @@ use std::{
     path::Path,
 };
 
-use anyhow::Context;
 use portolan::{
     Plan,
     tools::trace::{Corpus, trace},
@@ -16,8 +15,9 @@ use crate::args::TraceArgs;
 pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
     let load = args.load.options();
     let options = args.options();
+    options.check()?;
     let (plan, _) = super::plan(&args.model, &options.load_options(&load))?;
-    super::refuse_model_file(&plan, &args.output)?;
+    super::check_output(&plan, &args.output)?;
     // Before the wait for the weights.
     let corpus = corpus(&args, &plan)?;
     let mut core = super::load_core(&plan)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
 fn corpus(args: &TraceArgs, plan: &Plan) -> anyhow::Result<Corpus> {
     let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     if let Some(path) = &args.text {
-        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let text = super::read_file(path)?;
         return Ok(Corpus::from_text(&name(path), &text, plan)?);
     }
     // The parser of the flags has seen to it that there is one of the two.

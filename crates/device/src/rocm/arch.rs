@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_apart() {
+    fn hip_3877_names_are_taken_apart() {
         check("gfx942:sramecc+:xnack-", (9, 4, 2), &["sramecc+", "xnack-"], &["dot4", "mfma"]);
         check("gfx90a:sramecc+:xnack+", (9, 0, 10), &["sramecc+", "xnack+"], &["dot4", "mfma"]);
         check("gfx908", (9, 0, 8), &[], &["dot4", "mfma"]);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_missing_or_is_none_of_hip_is_refused_in_words() {
+    fn pegainfer_263_a_library_that_is_missing_or_is_none_of_hip_is_refused_in_words() {
         refused("/nowhere/libamdhip64.so.7", "cannot open shared object file");
         refused(
             "libc.so.6",

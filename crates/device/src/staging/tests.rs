@@ -21,7 +21,7 @@ fn check_slots(slot_bytes: usize, pinned: usize, expected: &[usize], is_pinned: 
 }
 
 #[test]
-fn slots_are_halved_then_pageable() {
+fn hip_3716_slots_are_halved_then_pageable() {
     const MIB: usize = 1 << 20;
     check_slots(8 * MIB, 1 << 30, &[8 * MIB; 4], true);
     check_slots(8 * MIB, 17 * MIB, &[8 * MIB, 8 * MIB, MIB], true);

@@ -24,6 +24,7 @@ use std::{
 use portolan_device::{DType, Device, DeviceKind, MemoryKind, Stream, cpu::Team};
 use portolan_weights::Layout;
 
+pub use crate::cpu::plain::reference as plain_variant;
 pub use compare::{Failure, Worst};
 use host::Case;
 use place::{Placer, Results, weight_specs};

@@ -4,12 +4,15 @@
 //! user's tokens go through, where there are such for the processor.
 
 pub(crate) mod access;
+mod ceiling;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod fast;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[path = "none.rs"]
 mod fast;
 pub(crate) mod plain;
+
+pub use ceiling::{Ceiling, ceiling};
 
 use std::sync::LazyLock;
 

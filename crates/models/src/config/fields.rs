@@ -79,7 +79,11 @@ impl<'a> Fields<'a> {
         let list = value.as_array().ok_or_else(|| self.bad(field, value, "a list"))?;
         if list.len() < layers {
             let found = format!("a list of {}", list.len());
-            return Err(self.bad(field, found, &format!("an entry for each of {layers} layers")));
+            return Err(self.bad(
+                field,
+                found,
+                &format!("an entry for each layer, and num_hidden_layers is {layers}"),
+            ));
         }
         Ok(Some(&list[..layers]))
     }

@@ -35,7 +35,18 @@ impl Keys<'_> {
             None => Ok(None),
             Some(value) => match self.metadata.usize(&key) {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.bad(name, format!("{value:?}"), "a whole number that is not negative")),
+                None => Err(self.bad(name, value, "a whole number that is not negative")),
+            },
+        }
+    }
+
+    fn str(&self, name: &str) -> Result<Option<&str>> {
+        let key = self.key(name);
+        match self.metadata.get(&key) {
+            None => Ok(None),
+            Some(value) => match self.metadata.str(&key) {
+                Some(text) => Ok(Some(text)),
+                None => Err(self.bad(name, value, "a text")),
             },
         }
     }
@@ -53,7 +64,7 @@ impl Keys<'_> {
             None => Ok(None),
             Some(value) => match self.metadata.f64(&key).filter(|f| f.is_finite()) {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.bad(name, format!("{value:?}"), "a finite number")),
+                None => Err(self.bad(name, value, "a finite number")),
             },
         }
     }
@@ -74,11 +85,20 @@ pub(super) fn read(checkpoint: &Checkpoint, metadata: &Metadata) -> Result<Model
     if heads == 0 {
         return Err(keys.bad("attention.head_count", heads, "at least 1"));
     }
-    let head_dim = keys.usize("attention.key_length")?.unwrap_or(hidden / heads);
+    let head_dim = match keys.usize("attention.key_length")? {
+        Some(head_dim) => head_dim,
+        None if hidden.is_multiple_of(heads) => hidden / heads,
+        None => {
+            let (width, length) = (keys.key("embedding_length"), keys.key("attention.key_length"));
+            let expected = format!("a divisor of {width} ({hidden}), since {length} is not given");
+            return Err(keys.bad("attention.head_count", heads, &expected));
+        }
+    };
     if let Some(v_dim) = keys.usize("attention.value_length")?
         && v_dim != head_dim
     {
-        return Err(keys.bad("attention.value_length", v_dim, &format!("{head_dim}, as the keys")));
+        let expected = format!("{head_dim}, the length of the keys ({})", keys.key("attention.key_length"));
+        return Err(keys.bad("attention.value_length", v_dim, &expected));
     }
     let context = keys.usize("context_length")?.unwrap_or(2048);
     let window = keys.usize("attention.sliding_window")?.filter(|&w| w > 0);
@@ -106,25 +126,39 @@ pub(super) fn read(checkpoint: &Checkpoint, metadata: &Metadata) -> Result<Model
     })
 }
 
+/// Llama 3.1's scaling, stored as a divisor for each frequency.
+fn divisors(keys: &Keys<'_>, rot: usize) -> Result<Option<Vec<f32>>> {
+    const NAME: &str = "rope_freqs.weight";
+    let Some(tensor) = keys.checkpoint.get(NAME) else { return Ok(None) };
+    // By its shape, before it is read: it may be of any size.
+    if tensor.elements() != rot / 2 {
+        return Err(ModelError::BadField {
+            path: keys.checkpoint.path.clone(),
+            field: NAME.to_owned(),
+            found: format!("{} numbers", tensor.elements()),
+            expected: format!("{}, one for each pair of rotated elements", rot / 2),
+        });
+    }
+    Ok(Some(keys.checkpoint.read_f32(NAME)?))
+}
+
 fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig> {
     let theta = keys.f64("rope.freq_base")?.unwrap_or(10_000.0);
     let rot = keys.usize("rope.dimension_count")?.unwrap_or(head_dim);
     let factor = keys.f64("rope.scaling.factor")?;
-    let kind = keys.metadata.str(&keys.key("rope.scaling.type"));
-    // Llama 3.1's scaling is stored as a divisor for each frequency.
-    let divisors = "rope_freqs.weight";
-    let scaling = match kind {
-        _ if keys.checkpoint.contains(divisors) => RopeScaling::Divisors(keys.checkpoint.read_f32(divisors)?),
-        None => match factor.or(keys.f64("rope.scale_linear")?) {
+    let kind = keys.str("rope.scaling.type")?;
+    let scaling = match (divisors(keys, rot)?, kind) {
+        (Some(divisors), _) => RopeScaling::Divisors(divisors),
+        (None, None) => match factor.or(keys.f64("rope.scale_linear")?) {
             Some(factor) if factor != 1.0 => RopeScaling::Linear { factor },
             _ => RopeScaling::None,
         },
-        Some("none") => RopeScaling::None,
-        Some("linear") => match factor {
+        (None, Some("none")) => RopeScaling::None,
+        (None, Some("linear")) => match factor {
             Some(factor) => RopeScaling::Linear { factor },
             None => RopeScaling::None,
         },
-        Some("yarn") => {
+        (None, Some("yarn")) => {
             let original = keys.usize("rope.scaling.original_context_length")?.unwrap_or(context);
             RopeScaling::Yarn(Yarn {
                 factor: factor.unwrap_or(1.0),
@@ -137,7 +171,7 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig> 
                 truncate: true,
             })
         }
-        Some(other) => {
+        (None, Some(other)) => {
             return Err(ModelError::UnknownRope {
                 path: keys.checkpoint.path.clone(),
                 kind: other.to_owned(),
@@ -145,4 +179,29 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig> 
         }
     };
     Ok(RopeConfig { theta, rot, context, scaling })
+}
+
+/// GGUF's keys of the fields that are checked under their names of `config.json`, without the architecture.
+const KEYS: &[(&str, &str)] = &[
+    ("hidden_size", "embedding_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_hidden_layers", "block_count"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("max_position_embeddings", "context_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("vocab_size", "vocab_size"),
+    ("partial_rotary_factor", "rope.dimension_count"),
+    ("rope_theta", "rope.freq_base"),
+    ("factor", "rope.scaling.factor"),
+    ("original_max_position_embeddings", "rope.scaling.original_context_length"),
+    ("attention_factor", "rope.scaling.attn_factor"),
+    ("beta_fast", "rope.scaling.yarn_beta_fast"),
+    ("beta_slow", "rope.scaling.yarn_beta_slow"),
+];
+
+/// The key of a field in a file of this architecture.
+pub(super) fn key_of(field: &str, arch: &str) -> Option<String> {
+    KEYS.iter().find(|(hf, _)| *hf == field).map(|(_, key)| format!("{arch}.{key}"))
 }

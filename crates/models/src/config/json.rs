@@ -44,7 +44,14 @@ pub(super) fn read(path: &Path, value: &Value) -> Result<ModelConfig> {
     if heads == 0 {
         return Err(fields.bad("num_attention_heads", heads, "at least 1"));
     }
-    let head_dim = fields.usize("head_dim")?.unwrap_or(hidden / heads);
+    let head_dim = match fields.usize("head_dim")? {
+        Some(head_dim) => head_dim,
+        None if hidden.is_multiple_of(heads) => hidden / heads,
+        None => {
+            let expected = format!("a divisor of hidden_size ({hidden}), since head_dim is not given");
+            return Err(fields.bad("num_attention_heads", heads, &expected));
+        }
+    };
     let context = fields.usize("max_position_embeddings")?.unwrap_or(2048);
     let rope = RopeConfig::from_json(&fields, head_dim, context, defaults.theta)?;
     Ok(ModelConfig {

@@ -93,13 +93,24 @@ impl RopeConfig {
             RopeScaling::Llama3(Llama3 { factor, low_freq_factor: low, high_freq_factor: high, .. }) => {
                 if !(low > 0.0 && low < high) {
                     let expected = "positive and less than high_freq_factor";
-                    return Err(config.bad("rope low_freq_factor", low, expected));
+                    return Err(config.bad("low_freq_factor", low, expected));
                 }
                 factor
             }
         };
         if !(factor.is_finite() && factor > 0.0) {
-            return Err(config.bad("rope scaling factor", factor, "a positive number"));
+            return Err(config.bad(
+                "factor",
+                factor,
+                "a positive number, to divide positions or frequencies by",
+            ));
+        }
+        if let RopeScaling::Yarn(ref yarn) = self.scaling {
+            for (field, beta) in [("beta_fast", yarn.beta_fast), ("beta_slow", yarn.beta_slow)] {
+                if !(beta.is_finite() && beta > 0.0) {
+                    return Err(config.bad(field, beta, "a positive number of rotations"));
+                }
+            }
         }
         if let RopeScaling::Yarn(Yarn { original_max: 0, .. })
         | RopeScaling::Llama3(Llama3 { original_max: 0, .. }) = self.scaling
@@ -108,15 +119,19 @@ impl RopeConfig {
         }
         let frequencies = self.frequencies();
         if let Some(bad) = frequencies.inv_freq.iter().find(|f| !f.is_finite()) {
-            return Err(config.bad("rope frequencies", bad, "finite numbers: rope_theta or a factor is off"));
+            let expected =
+                "finite: rope_theta, factor, beta_fast, beta_slow or original_max_position_embeddings is off";
+            return Err(config.bad(
+                "rope_theta",
+                format!("{}, which gives a frequency of {bad}", self.theta),
+                expected,
+            ));
         }
         // It is squared in a product of q and k; real ones are near 1.
         if !(frequencies.scale > 0.0 && frequencies.scale <= 1e3) {
-            return Err(config.bad(
-                "rope attention factor",
-                frequencies.scale,
-                "more than 0 and at most 1000",
-            ));
+            let expected =
+                "more than 0 and at most 1000, be it given or made of mscale, mscale_all_dim and factor";
+            return Err(config.bad("attention_factor", frequencies.scale, expected));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use portolan_kernels::{CacheKind, Graph, GraphBuilder, RopeStyle, ValueId, WeightId};
 
-use crate::{ModelConfig, Names, Result};
+use crate::{ModelConfig, Names, Result, config::MOST};
 
 /// In what a family differs from Llama.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +53,12 @@ impl Decoder<'_> {
     /// Rows of the embedding: as in the file, which must not be fewer than the configuration says.
     fn vocab(&self) -> Result<usize> {
         let in_file = self.names.shape("embed_tokens").and_then(|s| s.first().copied());
+        if let Some(rows) = in_file
+            && !(1..=MOST).contains(&rows)
+        {
+            let found = format!("given by {} of {rows} rows", self.names.file_name("embed_tokens", "weight"));
+            return Err(self.config.bad("vocab_size", found, format!("1 to {MOST}")));
+        }
         match (in_file, self.config.vocab) {
             // A padded table is common; a short one would be read past its end.
             (Some(rows), Some(vocab)) if rows < vocab => {

@@ -45,6 +45,7 @@ impl Chat {
     fn render(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let tokenizer = self.engine.tokenizer()?;
         let rendered = self.template.render(&ChatInput::new(messages), tokenizer)?;
+        self.engine.check_length(rendered.text().len())?;
         Ok(tokenizer.encode_chat(&rendered)?)
     }
 

@@ -118,7 +118,7 @@ impl Engine {
         options: &LoadOptions,
         progress: &mut dyn loader::Progress,
     ) -> Result<Self> {
-        portolan_device::env::warn_unknown();
+        crate::check_environment()?;
         Self::from_plan(loader::plan(path, options)?, progress)
     }
 
@@ -186,7 +186,21 @@ impl Engine {
         Chat::new(self.clone())
     }
 
+    /// Refuses a text of so many bytes that can have no room, before the wait for its tokens.
+    pub(crate) fn check_length(&self, bytes: usize) -> Result<()> {
+        // Shorter ones are counted to the token.
+        const LONG: usize = 64 << 10;
+        let (least, context) = (self.tokenizer()?.least_tokens(bytes), self.shared.info.context);
+        if bytes < LONG || least < context {
+            return Ok(());
+        }
+        Err(Error::PromptTooLong { bytes, least, context })
+    }
+
     pub(crate) fn encode(&self, prompt: Prompt<'_>) -> Result<Vec<u32>> {
+        if let Prompt::Text(text) | Prompt::Raw(text) = prompt {
+            self.check_length(text.len())?;
+        }
         Ok(match prompt {
             Prompt::Tokens(tokens) => tokens.to_vec(),
             Prompt::Text(text) => {
@@ -210,6 +224,9 @@ impl Engine {
         }
         let vocab = self.shared.info.vocab;
         if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocab) {
+            return Err(Error::BadToken { id, vocab });
+        }
+        if let Some(&(id, _)) = options.sampling.logit_bias.iter().find(|&&(id, _)| id as usize >= vocab) {
             return Err(Error::BadToken { id, vocab });
         }
         // Without a tokenizer there is no text in which a stop string could be found.

@@ -39,6 +39,19 @@ impl GenerateOptions {
     pub fn tokens(max_tokens: usize) -> Self {
         GenerateOptions { max_tokens: Some(max_tokens), ..Default::default() }
     }
+
+    /// Refuses what no model could honour, so that nobody waits for one to be loaded first.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] with the option, its value and what would be right; [`Error::Text`] for a stop string.
+    pub fn check(&self) -> Result<()> {
+        if self.max_tokens == Some(0) {
+            return Err(Error::BadOption { option: "max_tokens", value: "0".into(), expected: "at least 1" });
+        }
+        self.sampling.check()?;
+        StopMatcher::new(self.stop.iter().cloned())?;
+        Ok(())
+    }
 }
 
 /// What the engine's thread is told.
@@ -81,9 +94,7 @@ impl Request {
         tokenizer: Option<Tokenizer>,
         context: usize,
     ) -> Result<(Self, Generation<'static>)> {
-        if options.max_tokens == Some(0) {
-            return Err(Error::BadOption { option: "max_tokens", value: "0".into(), expected: "at least 1" });
-        }
+        options.check()?;
         let room = context - prompt.len();
         let asked = options.max_tokens.unwrap_or(usize::MAX);
         let sampler = Sampler::new(options.sampling.clone())?;

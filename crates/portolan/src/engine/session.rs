@@ -33,6 +33,7 @@ impl Session {
         let more = match (&prompt, self.tokens.is_empty()) {
             (Prompt::Tokens(_), _) | (_, true) => self.engine.encode(prompt)?,
             (Prompt::Text(text) | Prompt::Raw(text), false) => {
+                self.engine.check_length(text.len())?;
                 let parse_special = matches!(prompt, Prompt::Raw(_));
                 let options = portolan_text::EncodeOptions { add_special: false, parse_special };
                 self.engine.tokenizer()?.encode(text, options)?

@@ -32,7 +32,7 @@ pub enum HubError {
     #[error("there is no place to keep models: set PORTOLAN_MODELS_DIR, or HOME")]
     NoCacheFolder,
     /// The file system refused.
-    #[error("{path}: cannot {op}: {source}", path = .path.display())]
+    #[error("{path}: cannot {op}: {source}. PORTOLAN_MODELS_DIR may name another folder for models", path = .path.display())]
     Io {
         /// What was tried.
         op: &'static str,

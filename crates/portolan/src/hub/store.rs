@@ -27,7 +27,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), HubError> {
 
 /// Bytes that may be written at `path`, or at the nearest folder above it that is there. `None` where the file
 /// system does not say.
-pub(super) fn free_bytes(path: &Path) -> Option<u64> {
+pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|path| path.is_dir())?;
     let stat = statvfs(there).ok()?;
     (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))

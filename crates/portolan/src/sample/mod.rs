@@ -65,6 +65,13 @@ impl Sampler {
             self.logits.extend_from_slice(logits);
             self.bias();
             self.penalize(prompt, generated);
+            if self.logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+                return Err(Error::BadOption {
+                    option: "logit_bias",
+                    value: "-inf for every token that the model allows".to_owned(),
+                    expected: "a token that is left to choose",
+                });
+            }
             let changed = std::mem::take(&mut self.logits);
             sampled.id = self.choose(&changed, generated.len() as u64);
             self.logits = changed;
@@ -82,7 +89,7 @@ impl Sampler {
     fn bias(&mut self) {
         for &(id, bias) in &self.params.logit_bias {
             if let Some(logit) = self.logits.get_mut(id as usize) {
-                *logit += bias;
+                *logit = if bias == f32::NEG_INFINITY { bias } else { kept(*logit, *logit + bias) };
             }
         }
     }
@@ -99,7 +106,9 @@ impl Sampler {
             seen.dedup();
             for id in seen {
                 if let Some(logit) = self.logits.get_mut(id as usize) {
-                    *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+                    let penalized =
+                        if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+                    *logit = kept(*logit, penalized);
                 }
             }
         }
@@ -110,7 +119,10 @@ impl Sampler {
             }
             for (id, count) in counts {
                 if let Some(logit) = self.logits.get_mut(id as usize) {
-                    *logit -= frequency_penalty * count as f32 + presence_penalty;
+                    // In f64 no product or sum of f32 overflows.
+                    let penalty =
+                        f64::from(frequency_penalty) * f64::from(count) + f64::from(presence_penalty);
+                    *logit = kept(*logit, (f64::from(*logit) - penalty) as f32);
                 }
             }
         }
@@ -182,6 +194,12 @@ impl Sampler {
     }
 }
 
+/// A logit that a penalty or a finite bias changed from `before`: however large, it forbids nothing, and a token that
+/// was forbidden stays so.
+fn kept(before: f32, changed: f32) -> f32 {
+    if before == f32::NEG_INFINITY { before } else { changed.clamp(f32::MIN, f32::MAX) }
+}
+
 /// The smallest index of the largest element.
 pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
@@ -200,18 +218,14 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
     max + sum.ln() as f32
 }
 
-/// NaN and +inf are faults; -inf is a way to forbid a token, unless all are forbidden.
+/// A model's logits are numbers. To forbid a token is the bias's affair, so -inf is a fault as well.
 pub(crate) fn check_finite(logits: &[f32], position: usize) -> Result<()> {
-    let mut max = f32::NEG_INFINITY;
-    for &logit in logits {
-        if logit.is_nan() {
-            return Err(Error::BadLogits { position, what: "NaN" });
-        }
-        max = max.max(logit);
-    }
-    match max {
-        f32::INFINITY => Err(Error::BadLogits { position, what: "+inf" }),
-        f32::NEG_INFINITY => Err(Error::BadLogits { position, what: "all -inf" }),
-        _ => Ok(()),
-    }
+    let what = match logits.iter().find(|logit| !logit.is_finite()) {
+        None if logits.is_empty() => "there are none",
+        None => return Ok(()),
+        Some(bad) if bad.is_nan() => "NaN",
+        Some(bad) if *bad > 0.0 => "+inf",
+        Some(_) => "-inf",
+    };
+    Err(Error::BadLogits { position, what })
 }

@@ -1,12 +1,13 @@
 //! The Jinja environment that templates expect: Python's, as transformers sets it up.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 
+use super::bounds::{check_printed, checked_all, checked_attribute, checked_value};
 use super::methods::python_method;
 use super::python_json::{python_number, tojson};
-use super::source::CHECKED_ITERABLE;
+use super::source::{CHECKED_ALL, CHECKED_ATTRIBUTE, CHECKED_ITERABLE, CHECKED_VALUE};
 
 /// How much work a template may do on a conversation of so many messages, in template
 /// instructions or 64 bytes of text each.
@@ -39,7 +40,10 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_unknown_method_callback(python_method);
     env.set_formatter(|out, state, value| match is_float(value) {
         true => Ok(std::fmt::Write::write_str(out, &float_str(value))?),
-        false => minijinja::escape_formatter(out, state, value),
+        false => {
+            check_printed(state, value)?;
+            minijinja::escape_formatter(out, state, value)
+        }
     });
     env.add_filter("tojson", tojson);
     env.add_filter("string", string);
@@ -49,7 +53,33 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_test("iterable", is_iterable);
     env.add_function("raise_exception", raise_exception);
     env.add_function(CHECKED_ITERABLE, checked_iterable);
+    env.add_function(CHECKED_VALUE, checked_value);
+    env.add_function(CHECKED_ATTRIBUTE, checked_attribute);
+    env.add_function(CHECKED_ALL, checked_all);
+    bound_builders(&mut env);
     env
+}
+
+/// Checks what the engine's own functions build, and takes out what Jinja has not: filters that nest without a bound, and
+/// the function that prints everything a template was given.
+fn bound_builders(env: &mut Environment<'static>) {
+    env.add_filter("batch", |state: &State, value: Value, count: usize, fill: Option<Value>| {
+        checked_value(state, &minijinja::filters::batch(state, value, count, fill)?)
+    });
+    env.add_filter("slice", |state: &State, value: Value, count: usize, fill: Option<Value>| {
+        checked_value(state, &minijinja::filters::slice(state, value, count, fill)?)
+    });
+    env.add_function("dict", |state: &State, value: Option<Value>, more: Kwargs| {
+        checked_value(state, &minijinja::functions::dict(value, more)?)
+    });
+    env.add_function("namespace", |state: &State, value: Option<Value>, more: Kwargs| {
+        let defaults = minijinja::functions::dict(value, more)?;
+        checked_attribute(state, &defaults)?;
+        minijinja::functions::namespace(Some(defaults.into()))
+    });
+    env.remove_filter("chain");
+    env.remove_filter("zip");
+    env.remove_global("debug");
 }
 
 fn whitespace() -> SyntaxConfig {
@@ -93,12 +123,13 @@ fn float(value: &Value, default: Option<f64>) -> f64 {
 }
 
 /// `string`: floats as Python writes them, everything else as the engine does.
-fn string(value: &Value) -> Value {
-    match value.kind() {
+fn string(state: &State, value: &Value) -> Result<Value, Error> {
+    check_printed(state, value)?;
+    Ok(match value.kind() {
         ValueKind::String => value.clone(),
         _ if is_float(value) => Value::from(float_str(value)),
         _ => Value::from(value.to_string()),
-    }
+    })
 }
 
 /// Jinja's `sequence` means "has a length and items", which in Python strings and dicts have.
@@ -111,15 +142,23 @@ fn is_iterable(value: &Value) -> bool {
 }
 
 /// What a `for` tag goes over, see [`super::source`]: in Python None is no empty list.
-fn checked_iterable(value: &Value) -> Result<Value, Error> {
+fn checked_iterable(state: &State, value: &Value) -> Result<Value, Error> {
     match value.is_none() {
         true => Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable")),
-        false => Ok(value.clone()),
+        false => checked_value(state, value),
     }
 }
 
-fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let message = message.to_string();
+/// As much of a refusal as somebody reads.
+const MOST_REFUSAL: usize = 2000;
+
+fn raise_exception(state: &State, message: &Value) -> Result<Value, Error> {
+    check_printed(state, message)?;
+    let mut message = message.to_string();
+    if let Some((end, _)) = message.char_indices().nth(MOST_REFUSAL) {
+        message.truncate(end);
+        message.push('…');
+    }
     let error = Error::new(ErrorKind::InvalidOperation, message.clone());
     Err(error.with_source(Raised(message)))
 }

@@ -26,15 +26,24 @@ impl SpecialTexts {
         Self { by_first }
     }
 
-    /// The special text that begins at the start of `rest`, or, where `rest` (but for white
-    /// space) is the beginning of one, `rest`: something may follow that completes it.
-    fn at<'a>(&'a self, rest: &'a str) -> Option<&'a str> {
-        let candidates = self.by_first.get(&rest.chars().next()?)?;
+    /// The places in `text` at which a special text begins, or at which all that is left (but for
+    /// white space) is the beginning of one, as something may follow that completes it: then all that is left.
+    fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+        // Once, not at each place: white space may be long.
+        let end = text.trim_end().len();
+        text.char_indices()
+            .filter_map(move |(at, c)| Some((at, self.at(c, &text[at..], end.saturating_sub(at))?)))
+    }
+
+    /// The special text at the start of `rest`, whose first character is `first` and which is `trimmed` bytes long
+    /// without the white space at its end.
+    fn at<'a>(&'a self, first: char, rest: &'a str, trimmed: usize) -> Option<&'a str> {
+        let candidates = self.by_first.get(&first)?;
         let whole = candidates.iter().find(|text| rest.starts_with(text.as_str()));
         if let Some(whole) = whole {
             return Some(whole);
         }
-        let end = rest.trim_end();
+        let end = &rest[..trimmed];
         candidates.iter().any(|text| text.starts_with(end) || text.starts_with(rest)).then_some(rest)
     }
 }
@@ -50,14 +59,16 @@ pub(super) struct Guard<'a> {
 impl Guard<'_> {
     fn text(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len() + 8);
-        for (at, c) in text.char_indices() {
-            out.push(c);
-            let special = self.texts.at(&text[at..]);
-            if special.is_some_and(|special| !self.let_through.contains(special)) {
+        let mut done = 0;
+        for (at, special) in self.texts.places(text) {
+            if !self.let_through.contains(special) {
+                let next = at + text[at..].chars().next().map_or(0, char::len_utf8);
+                out.push_str(&text[done..next]);
                 out.push(self.character);
+                done = next;
             }
         }
-        out
+        out + &text[done..]
     }
 
     /// A copy of `value` with all its strings and keys guarded.
@@ -86,8 +97,7 @@ impl Guard<'_> {
 pub(super) fn special_texts_in(texts: &SpecialTexts, value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => {
-            let specials = text.char_indices().filter_map(|(at, _)| texts.at(&text[at..]));
-            found.extend(specials.map(str::to_owned));
+            found.extend(texts.places(text).map(|(_, special)| special.to_owned()));
         }
         Value::Array(items) => items.iter().for_each(|item| special_texts_in(texts, item, found)),
         Value::Object(map) => {

@@ -41,10 +41,12 @@ impl Message {
     pub fn from_json(value: Value) -> Result<Self, TextError> {
         match value {
             Value::Object(fields) if fields.get("role").is_some_and(Value::is_string) => Ok(Self(fields)),
-            other => Err(TextError::InvalidFile {
-                file: "message".to_owned(),
-                detail: format!("no object with a role: {other:.200}"),
-            }),
+            other => {
+                // Its beginning will do.
+                let shown: String = other.to_string().chars().take(200).collect();
+                let detail = format!("no object with a role: {shown}");
+                Err(TextError::InvalidFile { file: "message".to_owned(), detail })
+            }
         }
     }
 

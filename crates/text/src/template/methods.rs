@@ -19,7 +19,7 @@ pub(super) fn python_method(
         }
         (ValueKind::String, _) => {
             let text = value.as_str().unwrap_or_default();
-            match string_method(text, method, args) {
+            match string_method(state, text, method, args) {
                 Some(result) => result,
                 None => unknown_method_callback(state, value, method, args),
             }
@@ -28,9 +28,11 @@ pub(super) fn python_method(
     }
 }
 
-fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+fn string_method(state: &State, text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
-        "split" | "rsplit" => split(text, method == "rsplit", args),
+        "split" | "rsplit" => split(state, text, method == "rsplit", args),
+        // What it makes is as wide as its text says.
+        "format" if too_wide(text) => Err(invalid("format: a width above 9999, or a field within a field")),
         "partition" | "rpartition" => partition(text, method == "rpartition", args),
         "index" | "rindex" => from_args(args).and_then(|(part,): (&str,)| {
             let at = if method == "index" { text.find(part) } else { text.rfind(part) };
@@ -49,18 +51,35 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Valu
     })
 }
 
+/// Whether a replacement field of `str.format` has a number of more than four digits, or another field in it.
+fn too_wide(text: &str) -> bool {
+    let fields = text.split('{').skip(1).map(|rest| rest.split('}').next().unwrap_or_default());
+    let digits = |field: &str| {
+        let runs = field.split(|c: char| !c.is_ascii_digit());
+        runs.map(str::len).max().unwrap_or(0)
+    };
+    let mut nested = text.split('{').skip(1).map(|rest| !rest.is_empty() && !rest.contains('}'));
+    fields.map(digits).any(|digits| digits > 4) || nested.any(|nested| nested)
+}
+
 fn invalid(detail: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
 /// `split` and `rsplit`: at a separator or, without one, at runs of white space; at most so many
 /// times, counted from the left or from the right.
-fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
+fn split(state: &State, text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let (separator, times, named): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.map_or_else(|| named.get("sep"), |separator| Ok(Some(separator)))?;
     let times = times.map_or_else(|| named.get("maxsplit"), |times| Ok(Some(times)))?;
     named.assert_all_used()?;
     let pieces = usize::try_from(times.unwrap_or(-1)).map_or(usize::MAX, |n| n.saturating_add(1));
+    // A piece is a value of its own, however short.
+    let most = match separator {
+        Some(separator) if !separator.is_empty() => text.matches(separator).take(pieces).count(),
+        _ => text.split_whitespace().take(pieces).count(),
+    };
+    state.consume_fuel(most as u64)?;
     let mut parts: Vec<&str> = match (separator, from_right) {
         (Some(""), _) => return Err(invalid("empty separator")),
         (Some(separator), false) => text.splitn(pieces, separator).collect(),
@@ -130,6 +149,9 @@ fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         return Err(invalid("a width above 10000"));
     }
     let fill = fill.unwrap_or(if method == "zfill" { "0" } else { " " });
+    if fill.chars().count() != 1 {
+        return Err(invalid("the fill character must be exactly one character long"));
+    }
     let missing = width.saturating_sub(text.chars().count());
     let left = match method {
         "ljust" => 0,

@@ -1,7 +1,9 @@
 //! Chat templates: a conversation becomes the text that the model was trained on.
 
+mod bounds;
 mod clock;
 mod environment;
+mod expression;
 mod guard;
 mod input;
 mod methods;
@@ -17,6 +19,7 @@ use minijinja::{Environment, ErrorKind, Value as Jinja};
 use serde_json::{Map, Value};
 
 use crate::{TextError, Tokenizer};
+use bounds::MOST_BYTES;
 pub use clock::{Clock, LocalTime};
 use environment::{Raised, environment, fuel};
 use guard::Guard;
@@ -37,6 +40,9 @@ struct Parsed {
 
 /// The engine's name of the one template in an environment.
 const TEMPLATE: &str = "chat";
+
+/// Bytes of a format of `strftime_now`: each two may become twenty.
+const MOST_TIME_FORMAT: usize = 1000;
 
 /// A conversation as text, with the special tokens in messages told apart from the template's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,12 +78,10 @@ impl ChatTemplate {
     pub fn new(name: impl Into<String>, source: impl Into<String>) -> Result<Self, TextError> {
         let (name, source) = (name.into(), source.into());
         let mut env = environment();
-        env.add_template_owned(TEMPLATE, source::to_engine(&source)).map_err(|e| {
-            TextError::TemplateSyntax {
-                name: name.clone(),
-                line: e.line().unwrap_or(0),
-                detail: e.detail().map_or_else(|| e.to_string(), str::to_owned),
-            }
+        let syntax = |line, detail| TextError::TemplateSyntax { name: name.clone(), line, detail };
+        let engine = source::to_engine(&source).map_err(|(line, detail)| syntax(line, detail))?;
+        env.add_template_owned(TEMPLATE, engine).map_err(|e| {
+            syntax(e.line().unwrap_or(0), e.detail().map_or_else(|| e.to_string(), str::to_owned))
         })?;
         Ok(Self(Arc::new(Parsed { name, source, env })))
     }
@@ -203,7 +207,13 @@ impl ChatTemplate {
         named: &BTreeMap<String, String>,
     ) -> Result<String, TextError> {
         let now = input.clock.now();
-        let strftime = move |format: &str| now.format(format);
+        let strftime = move |format: &str| match format.len() {
+            0..=MOST_TIME_FORMAT => Ok(now.format(format)),
+            len => Err(minijinja::Error::new(
+                ErrorKind::InvalidOperation,
+                format!("strftime_now: a format of {len} bytes, at most {MOST_TIME_FORMAT}"),
+            )),
+        };
         let mut context: BTreeMap<&str, Jinja> = BTreeMap::new();
         for (name, text) in named {
             context.insert(name, Jinja::from(text.as_str()));
@@ -220,26 +230,41 @@ impl ChatTemplate {
         let mut env = self.0.env.clone();
         env.set_fuel(Some(fuel));
         let template = env.get_template(TEMPLATE).map_err(|e| self.failed(&e, fuel))?;
-        template.render(Jinja::from(context)).map_err(|e| self.failed(&e, fuel))
+        let text = template.render(Jinja::from(context)).map_err(|e| self.failed(&e, fuel))?;
+        match text.len() {
+            len if len > MOST_BYTES => Err(TextError::TemplateRender {
+                name: self.0.name.clone(),
+                line: 0,
+                detail: format!("a prompt of {len} bytes, more than {MOST_BYTES}; shorten the conversation"),
+            }),
+            _ => Ok(text),
+        }
     }
 
-    fn failed(&self, error: &minijinja::Error, fuel: u64) -> TextError {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    fn failed(&self, whole: &minijinja::Error, fuel: u64) -> TextError {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(whole);
         while let Some(error) = cause {
             if let Some(Raised(message)) = error.downcast_ref() {
                 return TextError::TemplateRefused { message: message.clone() };
             }
             if error.downcast_ref().map(minijinja::Error::kind) == Some(ErrorKind::OutOfFuel) {
-                return TextError::TemplateEndless { name: self.0.name.clone(), fuel };
+                let line = error.downcast_ref().and_then(minijinja::Error::line);
+                let line = line.or(whole.line()).unwrap_or(0);
+                return TextError::TemplateEndless { name: self.0.name.clone(), line, fuel };
             }
             cause = error.source();
         }
+        let (name, line) = (self.0.name.clone(), whole.line().unwrap_or(0));
+        if matches!(whole.kind(), ErrorKind::BadInclude | ErrorKind::TemplateNotFound) {
+            let detail = "a chat template stands alone: it can include, import or extend nothing".to_owned();
+            return TextError::TemplateRender { name, line, detail };
+        }
         TextError::TemplateRender {
-            name: self.0.name.clone(),
-            line: error.line().unwrap_or(0),
-            detail: error
+            name,
+            line,
+            detail: whole
                 .detail()
-                .map_or_else(|| error.to_string(), |detail| format!("{}: {detail}", error.kind())),
+                .map_or_else(|| whole.to_string(), |detail| format!("{}: {detail}", whole.kind())),
         }
     }
 }

@@ -1,6 +1,7 @@
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::bounds::{MOST_BYTES, check_printed};
 use super::guard::GUARDS;
 
 /// The layout that Python's `json.dumps` gives to its output.
@@ -31,25 +32,34 @@ pub(super) fn tojson(
             // Deep indents multiply with depth; no template wants more than a few.
             Some(spaces) if spaces <= 64 => Some(" ".repeat(spaces)),
             Some(spaces) => return Err(invalid(format!("tojson(indent={spaces}) is too deep"))),
-            None => Some(indent.as_str().unwrap_or_default().to_owned()),
+            None => Some(short(indent.as_str().unwrap_or_default())?),
         },
     };
     let separators: Option<Vec<String>> = kwargs.get("separators")?;
     let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     kwargs.assert_all_used()?;
     let (item_separator, key_separator) = match separators.as_deref() {
-        Some([item, key]) => (item.clone(), key.clone()),
+        Some([item, key]) => (short(item)?, short(key)?),
         Some(other) => {
             return Err(invalid(format!("tojson: {} separators, not 2", other.len())));
         }
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
+    check_printed(state, value)?;
     let layout = Layout { item_separator, key_separator, indent, sort_keys, ensure_ascii };
     let mut out = String::new();
     layout.write(value, 0, &mut out)?;
     // The engine counts a filter's result at a unit for 64 bytes; walking the value costs more.
     state.consume_fuel(out.len() as u64 / 4)?;
     Ok(out)
+}
+
+/// A separator or an indent: it comes again with every item.
+fn short(text: &str) -> Result<String, Error> {
+    match text.len() {
+        0..=64 => Ok(text.to_owned()),
+        len => Err(invalid(format!("tojson: a separator or indent of {len} bytes, at most 64"))),
+    }
 }
 
 fn invalid(detail: String) -> Error {
@@ -116,6 +126,9 @@ impl Layout {
             }
             new_line(depth + 1, out);
             write(item, out)?;
+            if out.len() > 2 * MOST_BYTES {
+                return Err(invalid(format!("tojson: more than {} MiB", 2 * MOST_BYTES >> 20)));
+            }
         }
         new_line(depth, out);
         out.push(close);

@@ -57,7 +57,7 @@ pub struct GgufVocab {
 
 /// The kinds of token that `tokenizer.ggml.token_type` tells apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TokenType {
+pub(super) enum TokenType {
     Normal,
     Unknown,
     Control,
@@ -80,7 +80,7 @@ impl GgufVocab {
     }
 
     /// Ids, texts and types of all tokens.
-    fn entries(&self) -> impl Iterator<Item = (u32, &str, TokenType)> + Clone {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &str, TokenType)> + Clone {
         let tokens = self.tokens.iter().enumerate();
         tokens.map(|(id, text)| (id as u32, text.as_str(), self.token_type(id)))
     }
@@ -250,5 +250,16 @@ fn assemble(
     };
     let specials = added.iter().filter(|token| token.special);
     let special_texts = SpecialTexts::new(specials.map(|token| token.content.as_str()));
-    Tokenizer(Arc::new(Inner { hf, plain, spm, pieces: Arc::new(pieces), special_texts, named, ids, ends }))
+    let longest = super::longest(&hf, &pieces, spm.is_some());
+    Tokenizer(Arc::new(Inner {
+        hf,
+        plain,
+        spm,
+        pieces: Arc::new(pieces),
+        special_texts,
+        named,
+        ids,
+        ends,
+        longest,
+    }))
 }

@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, ModelWrapper};
 
-use super::pieces::{PieceKind, PieceTable, coding_of_decoder};
-use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, special};
+use super::pieces::{PieceCoding, PieceKind, PieceTable, coding_of_decoder};
+use super::{EndTokens, Inner, SpecialIds, Tokenizer, eos_ids, longest, special};
 use crate::TextError;
 use crate::template::SpecialTexts;
 
@@ -65,10 +66,21 @@ impl Tokenizer {
     /// if its tokens cannot be decoded one by one.
     pub fn from_json(json: &[u8], config: &Value, ends: &[u32]) -> Result<Self, TextError> {
         let invalid = |detail: String| TextError::InvalidFile { file: "tokenizer.json".into(), detail };
-        let mut hf = tokenizers::Tokenizer::from_bytes(json).map_err(|e| invalid(e.to_string()))?;
+        // LOCAL_FIX(11)
+        let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+        let read = read.map_err(|_| invalid("the tokenizers library cannot read a part of it".to_owned()))?;
+        let mut hf = read.map_err(|e| invalid(e.to_string()))?;
         // Training settings that some files carry along: a prompt is neither cut nor filled up.
         hf.with_padding(None);
         hf.with_truncation(None).map_err(|e| invalid(e.to_string()))?;
+        // With a dropout the same text would be other tokens each time.
+        if let ModelWrapper::BPE(bpe) = hf.get_model()
+            && bpe.dropout.is_some()
+        {
+            let mut bpe = bpe.clone();
+            bpe.dropout = None;
+            hf.with_model(bpe);
+        }
 
         add_configured_tokens(&mut hf, config);
         let named = named_tokens(config);
@@ -118,20 +130,34 @@ impl Tokenizer {
         };
         let special_texts = SpecialTexts::new(special.map(|(_, text)| text));
         let ends = end_tokens(config, &ids);
+        // Without the byte-level spelling a token's text is not that of the prompt.
+        let longest = (coding == PieceCoding::ByteLevel).then(|| longest(&hf, &pieces, false)).flatten();
         let pieces = Arc::new(pieces);
-        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends })))
+        Ok(Self(Arc::new(Inner { hf, plain, spm: None, pieces, special_texts, named, ids, ends, longest })))
     }
 }
 
-/// Reads a regular file whole. Anything else is refused without opening it: to open a pipe waits for whoever writes to it.
+/// Most bytes of a tokenizer or a template: those of the largest vocabularies take some 40 MiB.
+const MOST: u64 = 256 << 20;
+
+/// Reads a regular file whole, without the mark that some editors put in front of UTF-8. Anything else is refused
+/// without opening it, since to open a pipe waits for whoever writes to it; and so is a file that would fill the memory.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    if std::fs::metadata(path)?.is_file() {
-        return std::fs::read(path);
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return refuse("it is not a regular file".to_owned());
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    if metadata.len() > MOST {
+        return refuse(format!("it has {} bytes, where at most {MOST} were expected", metadata.len()));
+    }
+    let mut bytes = std::fs::read(path)?;
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        bytes.drain(..3);
+    }
+    Ok(bytes)
 }
 
-/// Reads a JSON file that may be missing.
 /// Reads a JSON file that may be missing.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
     let text = match read_regular(path) {

@@ -1,5 +1,6 @@
 //! One tokenizer type over what checkpoints carry.
 
+mod export;
 mod gguf;
 mod hf;
 mod pieces;
@@ -8,6 +9,7 @@ mod special;
 mod spm;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokenizers::tokenizer::{AddedVocabulary, Encoding, OffsetType, Token};
@@ -15,6 +17,7 @@ use tokenizers::{Model, NormalizedString, PreTokenizer};
 
 use crate::template::SpecialTexts;
 use crate::{DecodeOptions, RenderedChat, StreamDecoder, TextError};
+pub use export::TokenizerFiles;
 pub use gguf::GgufVocab;
 pub(crate) use hf::{read_json, read_regular};
 pub(crate) use pieces::{PieceKind, PieceTable};
@@ -50,6 +53,8 @@ struct Inner {
     named: BTreeMap<String, String>,
     ids: SpecialIds,
     ends: EndTokens,
+    /// The most bytes of a text that one token may take; none where that cannot be said.
+    longest: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -91,8 +96,9 @@ impl Tokenizer {
         }
         match self.0.ends {
             EndTokens::PostProcessor => {
-                let encoding = self.0.hf.post_process(encoding, None, true);
-                Ok(encoding.map_err(|e| encode_error(text, e))?.get_ids().to_vec())
+                let ended = || self.0.hf.post_process(encoding, None, true);
+                let encoding = guarded(text, || ended().map_err(|e| encode_error(text, e)))?;
+                Ok(encoding.get_ids().to_vec())
             }
             EndTokens::Fixed { bos, eos } => {
                 let bos = bos.then_some(self.0.ids.bos).flatten();
@@ -115,6 +121,10 @@ impl Tokenizer {
     /// may stay text, and `guard`, a character that breaks up special tokens in messages, is
     /// taken out once the template's special tokens are found.
     fn run(&self, text: &str, parse: bool, guard: Option<char>) -> Result<Encoding, TextError> {
+        guarded(text, || self.run_unguarded(text, parse, guard))
+    }
+
+    fn run_unguarded(&self, text: &str, parse: bool, guard: Option<char>) -> Result<Encoding, TextError> {
         let inner = &*self.0;
         let added = if parse { inner.hf.get_added_vocabulary() } else { &inner.plain };
         let mut pieces = added.extract_and_normalize(inner.hf.get_normalizer(), text);
@@ -147,6 +157,12 @@ impl Tokenizer {
     /// One more than the highest token id. The model's output may be wider: it is often padded.
     pub fn vocab_size(&self) -> usize {
         self.0.pieces.len()
+    }
+
+    /// So many tokens at least a text of so many bytes has, known without encoding it; 0 where nothing can be said. For a
+    /// text that is far too long an answer at once.
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.0.longest.map_or(0, |longest| bytes.div_ceil(longest))
     }
 
     /// The bytes that a token stands for; a character may be spread over several tokens.
@@ -242,6 +258,36 @@ impl Spm {
         let ids = self.merger.encode(&text);
         ids.into_iter().map(|id| Token::new(id, String::new(), (0, 0))).collect()
     }
+}
+
+/// See [`Inner::longest`]. Only where neither a normalizer nor a pre-tokenizer nor an added token takes text away.
+fn longest(hf: &tokenizers::Tokenizer, pieces: &PieceTable, spm: bool) -> Option<usize> {
+    let swallows = hf.get_added_tokens_decoder().values().any(|token| token.lstrip || token.rstrip);
+    if swallows || hf.get_normalizer().is_some() {
+        return None;
+    }
+    if spm {
+        // A space of three bytes (U+2581) decodes to one.
+        return pieces.longest().map(|longest| 3 * longest);
+    }
+    let before = serde_json::to_value(hf.get_pre_tokenizer()?).ok()?;
+    let steps = match before.get("pretokenizers").and_then(serde_json::Value::as_array) {
+        Some(steps) => steps.as_slice(),
+        None => std::slice::from_ref(&before),
+    };
+    let keeps_all = |step: &serde_json::Value| match step.get("type").and_then(serde_json::Value::as_str) {
+        Some("ByteLevel" | "Digits") => true,
+        Some("Split") => step.get("behavior").is_some_and(|how| how != "Removed"),
+        _ => false,
+    };
+    steps.iter().all(keeps_all).then(|| pieces.longest()).flatten()
+}
+
+/// Runs a step of the tokenizers library on `text`.
+// LOCAL_FIX(11)
+fn guarded<T>(text: &str, step: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    catch_unwind(AssertUnwindSafe(step))
+        .unwrap_or_else(|_| Err(encode_error(text, "the tokenizers library fails on it".into())))
 }
 
 fn encode_error(text: &str, error: tokenizers::Error) -> TextError {

@@ -41,6 +41,19 @@ impl PieceTable {
         self.ends.len()
     }
 
+    /// The most bytes of text that a token may stand for, if no text is lost on the way: if every byte has a token of
+    /// its own.
+    pub(crate) fn longest(&self) -> Option<usize> {
+        let pieces = || (0..self.len() as u32).filter_map(|id| self.get(id)).map(|(bytes, _)| bytes);
+        let mut has = [false; 256];
+        for bytes in pieces() {
+            if let [byte] = bytes {
+                has[usize::from(*byte)] = true;
+            }
+        }
+        has.iter().all(|&has| has).then(|| pieces().map(<[u8]>::len).max().unwrap_or(1).max(1))
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<(&[u8], PieceKind)> {
         let i = id as usize;
         let kind = *self.kinds.get(i)?;

@@ -16,6 +16,12 @@ const WINDOW: usize = 1 << 18;
 /// Lists of lists deeper than this are refused.
 const DEPTH: usize = 4;
 
+/// A header longer than this is not believed: one with a vocabulary of 260 000 tokens takes some 10 MiB.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Nor are more elements in all lists together: each takes up to 32 bytes of memory, however short it is in the file.
+const MOST_ELEMENTS: u64 = 1 << 24;
+
 pub(super) struct Reader<'a, S: PositionedRead + ?Sized> {
     source: &'a S,
     path: &'a Path,
@@ -24,11 +30,13 @@ pub(super) struct Reader<'a, S: PositionedRead + ?Sized> {
     /// Position of the window in the file, and of the next byte in the window.
     base: u64,
     next: usize,
+    /// Elements of lists so far.
+    elements: u64,
 }
 
 impl<'a, S: PositionedRead + ?Sized> Reader<'a, S> {
     pub(super) fn new(source: &'a S, path: &'a Path, size: u64) -> Self {
-        Reader { source, path, size, window: Vec::new(), base: 0, next: 0 }
+        Reader { source, path, size, window: Vec::new(), base: 0, next: 0, elements: 0 }
     }
 
     /// Position in the file.
@@ -47,12 +55,17 @@ impl<'a, S: PositionedRead + ?Sized> Reader<'a, S> {
         }
     }
 
-    /// An error unless `n` more bytes are there.
+    /// An error unless `n` more bytes are there, and a header may have them.
     fn expect(&self, n: u64) -> Result<()> {
+        let expected = self.position().saturating_add(n);
         if n <= self.left() {
+            if expected > MOST_BYTES {
+                let reason =
+                    format!("it would have {expected} bytes or more, and at most {MOST_BYTES} are read");
+                return Err(self.bad(reason));
+            }
             return Ok(());
         }
-        let expected = self.position().saturating_add(n);
         Err(WeightError::Truncated {
             path: self.path.to_owned(),
             part: "the header".to_owned(),
@@ -149,7 +162,13 @@ impl<'a, S: PositionedRead + ?Sized> Reader<'a, S> {
             other => return Err(self.bad(format!("a list has elements of unknown type {other}"))),
         };
         self.expect(len.saturating_mul(least))?;
-        // So many bytes are left in the file, so the count is one that memory can hold.
+        self.elements = self.elements.saturating_add(len);
+        if self.elements > MOST_ELEMENTS {
+            let found = self.elements;
+            let reason =
+                format!("its lists have {found} elements or more, and at most {MOST_ELEMENTS} are read");
+            return Err(self.bad(reason));
+        }
         let len = usize::try_from(len).map_err(|_| self.bad("a list is too long"))?;
         Ok(match kind {
             6 | 12 => Array::Floats(self.list(len, |r| match r.value_of(kind)? {

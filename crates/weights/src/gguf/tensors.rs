@@ -80,10 +80,15 @@ pub(super) fn read(
     }
     let alignment = match metadata.get("general.alignment") {
         None => 32,
-        Some(_) => match metadata.u64("general.alignment").filter(|a| a.is_power_of_two() && *a <= 1 << 24) {
-            Some(alignment) => alignment,
-            None => return Err(reader.bad("general.alignment is not a power of two")),
-        },
+        Some(value) => {
+            match metadata.u64("general.alignment").filter(|a| a.is_power_of_two() && *a <= 1 << 24) {
+                Some(alignment) => alignment,
+                None => {
+                    let reason = format!("general.alignment is '{value}', and not a power of two up to 2^24");
+                    return Err(reader.bad(reason));
+                }
+            }
+        }
     };
     let data = reader.position().next_multiple_of(alignment);
     let tensors = place(rows, path, data, alignment, size, file)?;

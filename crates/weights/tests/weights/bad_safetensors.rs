@@ -41,6 +41,7 @@ fn not_a_checkpoint_at_all() {
     assert!(open(pointer.as_bytes()).to_string().contains("git lfs pull"));
 }
 
+/// InvokeAI #7009 and airllm #137 are the same.
 #[test]
 fn qwen_462_header_errors_name_the_file() {
     let bytes = good().bytes();
@@ -114,4 +115,21 @@ fn headers_that_lie() {
     check(&with(&two(4, 8), 8), "overlap the tensor before, that ends at 8", offsets);
     check(&with(&two(12, 16), 16), "leave a gap: the tensor before ends at 8", offsets);
     check(&with(&two(8, 12), 8), "from tensor 'b' on", |e| matches!(e, WeightError::Truncated { .. }));
+}
+
+/// The length of a header of 640 bytes is spelled `80 02`, as a pickle begins; so are all that end in these two bytes.
+#[test]
+fn a_header_of_640_bytes_is_no_pickle() {
+    let mut header = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#.to_owned();
+    header += &" ".repeat(640 - header.len());
+    let folder = crate::support::folder();
+    let path = folder.path().join("model.safetensors");
+    let bytes = safetensors_with_header(&header, &[7]);
+    assert!(bytes.starts_with(b"\x80\x02"));
+    std::fs::write(&path, bytes).unwrap();
+    let found = portolan_weights::safetensors::read_header(&path).unwrap();
+    assert_eq!(found.tensors[0].name, "a");
+    check(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8", "neither safetensors nor GGUF", |e| {
+        matches!(e, WeightError::NotACheckpoint { what: NotWeights::OtherFormat, .. })
+    });
 }

@@ -27,6 +27,7 @@ fn affine(bits: u8, group: u16) -> Encoding {
     Encoding::Affine { bits, group, meta: DType::F16 }
 }
 
+/// mlx-lm #1451 and mlx-vlm #1079 are the same.
 #[test]
 fn mlx_lm_1214_per_layer_override_on_on_disk_names() {
     // 6 bits of 512 elements are 96 columns, as 4 bits of 768 would be: only the override tells. It is found

@@ -241,7 +241,7 @@ fn a_slot_refilled_too_early_is_seen() {
 }
 
 #[test]
-fn neighbours_share_a_copy() {
+fn comfyui_15001_neighbours_share_a_copy() {
     // Everything fits one slot and one chunk: one copy for all tensors, in each arm.
     let model = plain();
     for pinned in [true, false] {

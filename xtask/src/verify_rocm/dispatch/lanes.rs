@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_are_counted_by_a_literal_are_found() {
+    fn gsplat_17_lanes_that_are_counted_by_a_literal_are_found() {
         const FILE: &str = "kernels-hip/norm.hip";
         check_text(FILE, "int lane = threadIdx.x % LANES; u32 word = bits / 32;", Some("`/ 32`"));
         check_text(FILE, "int lane = threadIdx.x % 32;", Some("norm.hip:1: `% 32` counts lanes"));

@@ -2,7 +2,10 @@
 
 use portolan_weights::{Encoding, Layout, Plane, Planes, Repack};
 
-use super::rows8::{BLOCK, Format, NAME, SUB, Scales, parts, place};
+use super::{
+    isa::pack::pack_block,
+    rows8::{BLOCK, Format, NAME, SUB, Scales, parts, place},
+};
 
 /// Makes [`super::rows8`].
 #[derive(Debug)]
@@ -21,12 +24,19 @@ impl Repack for Rows8 {
         BLOCK
     }
 
+    fn by_blocks(&self) -> bool {
+        true
+    }
+
     fn run(&self, src: &Planes<'_>, first: usize, n: usize, out: &mut [&mut [u8]]) {
         let (Some(format), Some(out)) = (Format::of(src.encoding), out.first_mut()) else { return };
         let bytes = format.block_bytes(src.k);
         for at in (0..n).step_by(BLOCK) {
             let block = (first + at) / BLOCK;
             let out = &mut out[block * bytes..(block + 1) * bytes];
+            if n - at >= BLOCK && pack_block(&format, src, at, out) {
+                continue;
+            }
             out.fill(0);
             for lane in 0..BLOCK.min(n - at) {
                 pack_row(&format, src, at + lane, lane, out);

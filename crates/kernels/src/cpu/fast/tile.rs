@@ -10,7 +10,7 @@ use portolan_weights::SUPER_GROUP;
 #[cfg(target_arch = "x86_64")]
 use super::isa::vnni::dot as dot_vnni;
 use super::{
-    isa::codes::{dot, sum16, unit},
+    isa::codes::{dot, prefetch, sum16, unit},
     kind::{Affine, Kind, MxFp4, NvFp4, Q2K, Q3K, Q4K, Q5K, Q6K},
     lanes::{F32x8, all8, fma8, mul8, to_f32x8, zero8},
     rows8::{Format, SUB, Scales},
@@ -47,6 +47,9 @@ impl IntRows {
         IntRows { ptr: unsafe { self.ptr.add(row * self.stride) }, ..self }
     }
 }
+
+/// Bytes of weights that are fetched ahead.
+const AHEAD: usize = 2048;
 
 /// Most blocks of a strip.
 pub(super) const STRIP: usize = 8;
@@ -201,6 +204,12 @@ macro_rules! isa {
                         let xs = x.ptr.add(group * SUB * PLANES);
                         let xd = x.ptr.add(x.groups * SUB * PLANES + group * 4);
                         let xsum = xd.add(x.groups * 4);
+                        if R <= 2 {
+                            // Few rows wait for the weights. The processor itself fetches ahead no further than the end of a page.
+                            for line in (0..SUB * K::BITS).step_by(64) {
+                                prefetch(codes.wrapping_add(AHEAD + line));
+                            }
+                        }
                         let mut factors = scales::<K>(tail, (subs - left) * K::HALVES);
                         for u in 0..8 / K::UNIT {
                             if K::HALVES == 2 && u > 0 {
@@ -208,11 +217,15 @@ macro_rules! isa {
                             }
                             let (scale, bias) = factors;
                             let unit = unit::<K>(codes, u);
+                            // The products of a row are under way before those of the one ahead are added up: what a processor
+                            // looks ahead is less than a row's whole chain.
+                            let mut next = $dot::<K, PLANES>(&unit, xs, u);
                             for r in 0..R {
-                                let xs = xs.add(r * stride);
+                                let sums = to_f32x8(next);
+                                if r + 1 < R {
+                                    next = $dot::<K, PLANES>(&unit, xs.add((r + 1) * stride), u);
+                                }
                                 let d = all8(*xd.add(r * stride).cast::<f32>());
-                                let sums = to_f32x8($dot::<K, PLANES>(&unit, xs, u));
-                                acc[r] = fma8(sums, mul8(scale, d), acc[r]);
                                 match K::SCALES {
                                     Scales::Affine(_) | Scales::Minima if K::HALVES == 1 && u == 0 => {
                                         let sum = all8(*xsum.add(r * stride).cast::<f32>());
@@ -220,11 +233,12 @@ macro_rules! isa {
                                     }
                                     Scales::Minima if K::HALVES == 2 => {
                                         // x keeps sums of 32 elements; here those of the rounded 16.
-                                        let sum = all8(sum16::<PLANES>(xs.add(u * 16)));
+                                        let sum = all8(sum16::<PLANES>(xs.add(r * stride + u * 16)));
                                         acc[r] = fma8(bias, mul8(sum, d), acc[r]);
                                     }
                                     _ => {}
                                 }
+                                acc[r] = fma8(sums, mul8(scale, d), acc[r]);
                             }
                         }
                         codes = codes.add(SUB * K::BITS);

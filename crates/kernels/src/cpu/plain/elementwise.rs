@@ -11,11 +11,10 @@ use crate::{
 fn by_rows(launch: &Launch, shape: StepShape, team: &Team, f: impl Fn(&[&[f32]], &mut [f32]) + Sync) {
     let y = output::<f32>(&launch.outputs[0], shape);
     let cols = launch.outputs[0].cols;
-    let inputs: Vec<&[f32]> = launch.inputs.iter().map(|x| values(x, shape)).collect();
     team.run(shape.of(launch.outputs[0].rows), |row| {
         let mut rows: [&[f32]; 2] = [&[]; 2];
-        for (to, from) in rows.iter_mut().zip(&inputs) {
-            *to = &from[row * cols..(row + 1) * cols];
+        for (to, from) in rows.iter_mut().zip(&launch.inputs) {
+            *to = &values(from, shape)[row * cols..(row + 1) * cols];
         }
         // SAFETY: the row belongs to this chunk alone.
         f(&rows, unsafe { y.row_mut(row) });

@@ -45,19 +45,17 @@ const ANY: &str = "any size";
 
 static EMBED: [Variant; 1] = [plain(takes::embed, PLANES, rows::embed)];
 static RMS_NORM: [Variant; 1] = [plain(takes::rms_norm, ANY, norm::rms_norm)];
-static MATMUL: [Variant; 2] = [
-    Variant {
-        name: "plain_integers",
-        exact: false,
-        ..plain(
-            takes::matmul_integers,
-            "int8 rows, made f32 again; weights of any encoding as planes; the reference of int8 kernels, not meant \
-             to be chosen",
-            matmul::matmul_integers,
-        )
-    },
-    plain(takes::matmul, PLANES, matmul::matmul),
-];
+static MATMUL: [Variant; 1] = [plain(takes::matmul, PLANES, matmul::matmul)];
+/// The reference of kernels over rounded rows. It is in no slot: where no fast kernel takes a weight, rows are not rounded.
+static MATMUL_INTEGERS: Variant = Variant {
+    name: "plain_integers",
+    exact: false,
+    ..plain(
+        takes::matmul_integers,
+        "rounded rows, made f32 again; weights as planes",
+        matmul::matmul_integers,
+    )
+};
 static ROPE_TABLE: [Variant; 1] = [plain(takes::rope_table, "any scaling", rope::rope_table)];
 static ROPE: [Variant; 1] = [plain(takes::rope, "both styles, whole or partial", rope::rope)];
 static CACHE_APPEND: [Variant; 1] =
@@ -93,10 +91,17 @@ pub(crate) fn variants(op: OpKind) -> &'static [Variant] {
     }
 }
 
-/// The plain kernel of a primitive for a use: the reference of rounded rows where the input is such.
+/// The plain variant of a primitive for a use: that of rounded rows where the input is such.
+pub fn reference(op: OpKind, input: crate::ValueType) -> Option<&'static Variant> {
+    match RowCodes::of(input) {
+        Some(_) => (op == OpKind::Matmul).then_some(&MATMUL_INTEGERS),
+        None => variants(op).first(),
+    }
+}
+
+/// The kernel of [`reference`].
 pub(crate) fn kernel(op: OpKind, input: crate::ValueType) -> Option<CpuKernel> {
-    let integers = RowCodes::of(input).is_some();
-    let variant = variants(op).iter().find(|v| (v.name == "plain_integers") == integers)?;
+    let variant = reference(op, input)?;
     match variant.entry {
         Entry::Cpu(kernel) => Some(kernel),
         Entry::Gpu(_) => None,

@@ -79,7 +79,11 @@ impl TraceOptions {
         options
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuses numbers with which nothing could be traced, by name and value.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn check(&self) -> Result<()> {
         let least = |option, value: usize, least, expected| {
             if value >= least {
                 return Ok(());

@@ -4,6 +4,7 @@ use super::Names;
 
 pub(in crate::cpu::fast) mod codes;
 pub(in crate::cpu::fast) mod lanes;
+pub(in crate::cpu::fast) mod pack;
 pub(in crate::cpu::fast) mod round;
 pub(in crate::cpu::fast) mod vnni;
 

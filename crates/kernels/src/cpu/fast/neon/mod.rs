@@ -4,6 +4,7 @@ use super::Names;
 
 pub(in crate::cpu::fast) mod codes;
 pub(in crate::cpu::fast) mod lanes;
+pub(in crate::cpu::fast) mod pack;
 pub(in crate::cpu::fast) mod round;
 
 /// Features of the processor that all kernels are compiled for.

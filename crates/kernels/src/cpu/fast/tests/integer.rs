@@ -183,7 +183,8 @@ fn a_packed_row_decodes_to_what_it_was() {
     let mut rng = Rng::new(4);
     for encoding in encodings() {
         let format = Format::of(encoding).unwrap();
-        let (rows, k) = (21, 3 * format.elements());
+        // Whole blocks and a part of one; eight records that are turned about together, and some beside them.
+        let (rows, k) = (21, 11 * format.elements());
         let weight = Weight::random(encoding, rows, k, &mut rng);
         let (packed, decoded) = (weight.packed(), weight.decoded());
         let bytes = format.block_bytes(k);
