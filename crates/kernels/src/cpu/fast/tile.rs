@@ -10,9 +10,9 @@ use portolan_weights::SUPER_GROUP;
 #[cfg(target_arch = "x86_64")]
 use super::isa::vnni::dot as dot_vnni;
 use super::{
-    isa::codes::{dot, prefetch, sum16, unit},
+    isa::codes::{dot, sum16, unit},
     kind::{Affine, Kind, MxFp4, NvFp4, Q2K, Q3K, Q4K, Q5K, Q6K},
-    lanes::{F32x8, all8, fma8, mul8, to_f32x8, zero8},
+    lanes::{F32x8, all8, fma8, mul8, prefetch, to_f32x8, zero8},
     rows8::{Format, SUB, Scales},
     scales::scales,
 };
