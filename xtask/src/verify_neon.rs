@@ -25,8 +25,8 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATORS: [&str; 2] = ["qemu-aarch64", "qemu-aarch64-static"];
 /// Where Debian and Ubuntu put the C library of another processor.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
-/// Of the conformance suite's cases every so-many-th: the rest of them takes QEMU half an hour on two cores.
-const SAMPLE: usize = 16;
+/// Of the conformance suite's cases every so-many-th. All of them take QEMU two minutes on two cores.
+const SAMPLE: usize = 4;
 
 /// What to run.
 #[derive(clap::Args)]
@@ -169,8 +169,10 @@ fn check(tools: &Tools, root: &Path) -> Result<Outcome> {
 }
 
 fn kernels(tools: &Tools, root: &Path, full: bool) -> Result<Outcome> {
-    let tests = ["test", "-p", "portolan-kernels", "--lib", "--test", "conformance", "--no-fail-fast"];
-    let mut cargo = tools.cargo(root, &tests);
+    let mut cargo = tools
+        .cargo(root, &["test", "-p", "portolan-kernels", "--lib", "--test", "conformance", "--no-fail-fast"]);
+    // These show the suite faults in plain kernels, over thousands of cases: they are of no processor.
+    cargo.args(["--", "--skip", "conformance::faults"]);
     if !full {
         cargo.env("PORTOLAN_TEST_SAMPLE", SAMPLE.to_string());
     }

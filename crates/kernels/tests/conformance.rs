@@ -9,7 +9,7 @@ use std::{
 use portolan_device::{Device, cpu::CpuOptions};
 use portolan_kernels::{
     OpKind,
-    conformance::{self, cases},
+    conformance::{self, cases, host},
     has_kernel_port,
 };
 
@@ -37,7 +37,7 @@ fn every_variant_of_the_cpu_agrees_with_its_reference() {
     let device = Device::cpu(&CpuOptions::default()).unwrap();
     let mut failures = Vec::new();
     let kept = kept();
-    let keep = |case: &conformance::host::Case| kept.contains(&case.name);
+    let keep = |case: &host::Case| kept.contains(&case.name);
     let summary = conformance::run(&device, &|_, _| true, &keep, &mut |result| {
         if let Err(failure) = result.outcome {
             failures.push(format!("{} {} ({}): {failure}", result.op, result.variant, result.case));

@@ -10,9 +10,9 @@ use portolan_weights::SUPER_GROUP;
 #[cfg(target_arch = "x86_64")]
 use super::isa::vnni::dot as dot_vnni;
 use super::{
-    isa::codes::{dot, prefetch, sum16, unit},
+    isa::codes::{dot, sum16, unit},
     kind::{Affine, Kind, MxFp4, NvFp4, Q2K, Q3K, Q4K, Q5K, Q6K},
-    lanes::{F32x8, all8, fma8, mul8, to_f32x8, zero8},
+    lanes::{F32x8, all8, fma8, mul8, prefetch, to_f32x8, zero8},
     rows8::{Format, SUB, Scales},
     scales::scales,
 };
@@ -227,13 +227,11 @@ macro_rules! isa {
                                 }
                                 let d = all8(*xd.add(r * stride).cast::<f32>());
                                 match K::SCALES {
-                                    Scales::Affine(_) | Scales::Minima if K::HALVES == 1 => {
-                                        if u == 0 {
-                                            let sum = all8(*xsum.add(r * stride).cast::<f32>());
-                                            acc[r] = fma8(bias, sum, acc[r]);
-                                        }
+                                    Scales::Affine(_) | Scales::Minima if K::HALVES == 1 && u == 0 => {
+                                        let sum = all8(*xsum.add(r * stride).cast::<f32>());
+                                        acc[r] = fma8(bias, sum, acc[r]);
                                     }
-                                    Scales::Minima => {
+                                    Scales::Minima if K::HALVES == 2 => {
                                         // x keeps sums of 32 elements; here those of the rounded 16.
                                         let sum = all8(sum16::<PLANES>(xs.add(r * stride + u * 16)));
                                         acc[r] = fma8(bias, mul8(sum, d), acc[r]);

@@ -117,13 +117,6 @@ pub(in crate::cpu::fast) unsafe fn four<K: Kind>(p: *const u8, numbers: __m256i)
     }
 }
 
-/// Has the processor fetch a line of memory; any address will do.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(in crate::cpu::fast) fn prefetch(p: *const u8) {
-    _mm_prefetch::<_MM_HINT_T0>(p.cast());
-}
-
 /// The products of eight quads of codes that have no sign with a plane of x, summed in 16 bits.
 ///
 /// In two chains, in assembly: the compiler would make a tree of the sums, and takes more registers for it than there are.

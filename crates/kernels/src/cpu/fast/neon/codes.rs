@@ -118,16 +118,6 @@ pub(in crate::cpu::fast) unsafe fn unit<K: Kind>(p: *const u8, u: usize) -> Unit
     unit
 }
 
-/// Has the processor fetch a line of memory; any address will do.
-#[inline]
-#[target_feature(enable = "neon")]
-pub(in crate::cpu::fast) fn prefetch(p: *const u8) {
-    // SAFETY: a hint, which reads nothing.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly))
-    }
-}
-
 /// Integer dot products of unit `u` with a row in `PLANES` planes.
 ///
 /// # Safety
