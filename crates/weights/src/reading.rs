@@ -62,6 +62,10 @@ impl<'a> RowReader<'a> {
     /// Fills rows `first..first + n` of the result; each of `out` is one plane's part of exactly those rows.
     pub(crate) fn fill(&mut self, map: &RowMap, first: usize, n: usize, out: &mut [&mut [u8]]) -> Result<()> {
         let k = map.k();
+        if k == 0 {
+            // A header may speak of any number of rows of nothing.
+            return Ok(());
+        }
         let mut rest: Vec<&mut [u8]> = out.iter_mut().map(|plane| &mut **plane).collect();
         let runs = slice(&map.runs, first, n);
         let mut at = 0;

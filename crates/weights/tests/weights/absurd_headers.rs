@@ -205,3 +205,19 @@ fn every_other_file_is_told_in_words() {
         check(b"PK\x03\x04\0\0\0\0data.pkl", &["convert it"]);
     }
 }
+
+/// Found by fuzzing: each of the rows was visited.
+#[test]
+fn fuzz_2026_11_30_rows_of_nothing_are_not_counted_one_by_one() {
+    let dir = crate::support::folder();
+    let path = dir.path().join("rows.gguf");
+    let file = portolan_testkit::fixture::Gguf::new()
+        .str("general.architecture", "llama")
+        .tensor("z", 0, &[1 << 40, 0], &[])
+        .bytes();
+    std::fs::write(&path, file).unwrap();
+    match Checkpoint::open(&path) {
+        Ok(checkpoint) => assert_eq!(checkpoint.read_f32("z").unwrap(), [] as [f32; 0]),
+        Err(error) => assert!(error.to_string().contains("rows.gguf"), "{error}"),
+    }
+}
