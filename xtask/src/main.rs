@@ -8,6 +8,7 @@ mod commands;
 mod compare_bench;
 mod compile_gate;
 mod docpaths;
+mod gates;
 mod gendocs;
 mod gpu_guard;
 mod layers;

@@ -1,32 +1,22 @@
 //! `cargo xtask verify`: the gates, one after the other, and a table of how they end.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use xshell::Shell;
 
+use crate::gates::{self, Flags};
 use crate::outcome::Outcome;
-use crate::report::{self, holds, table, timed};
+use crate::report::{self, timed};
 use crate::{commands, docpaths, gendocs, layers, records, test_run, verify_cuda, versions};
 
 /// What to run, and where to write it down.
 #[derive(clap::Args)]
 #[command(after_help = "Example: cargo xtask verify --only layers --only docpaths")]
 pub(crate) struct Args {
-    /// Run this gate and no other. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    only: Vec<Gate>,
-    /// Leave this gate out. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    skip: Vec<Gate>,
-    /// Write the results to this file too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fail if a gate that was asked for could not be run.
-    #[arg(long)]
-    require: bool,
+    #[command(flatten)]
+    gates: Flags<Gate>,
 }
 
 /// A gate; quick ones first.
@@ -57,10 +47,6 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    pub(crate) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-
     pub(crate) fn run(self, root: &Path, sh: &Shell) -> Result<Outcome> {
         Ok(match self {
             Self::Fmt => commands::fmt(sh),
@@ -91,40 +77,26 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<bool> {
     let sh = Shell::new()?;
     sh.change_dir(root);
     let mut rows = Vec::new();
-    for gate in chosen(args) {
-        rows.push(timed(gate.name(), || gate.run(root, &sh)));
+    for gate in args.gates.chosen() {
+        rows.push(timed(gates::name(&gate), || gate.run(root, &sh)));
     }
-    println!("\n{}", table(&rows));
-    if let Some(path) = &args.json {
-        let report = serde_json::json!({
+    args.gates.end(&rows, || {
+        Ok(serde_json::json!({
             "commit": commands::commit(&sh),
             "rustc": commands::rustc(&sh)?,
             "gates": report::json(&rows),
-        });
-        fs::write(path, format!("{report:#}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(holds(&rows, args.require))
-}
-
-fn chosen(args: &Args) -> Vec<Gate> {
-    let wanted =
-        |gate: &&Gate| (args.only.is_empty() || args.only.contains(gate)) && !args.skip.contains(gate);
-    Gate::value_variants().iter().filter(wanted).copied().collect()
+        }))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn args(only: &[Gate], skip: &[Gate]) -> Args {
-        Args { only: only.to_vec(), skip: skip.to_vec(), json: None, require: false }
-    }
-
     #[test]
     fn gates_are_chosen_by_name() {
-        assert_eq!(chosen(&args(&[], &[])).len(), 11);
-        assert_eq!(chosen(&args(&[Gate::Tests, Gate::Fmt], &[])), [Gate::Fmt, Gate::Tests]);
-        assert!(!chosen(&args(&[], &[Gate::Tests])).contains(&Gate::Tests));
+        assert_eq!(Flags::<Gate>::of(&[], &[]).chosen().len(), 11);
+        assert_eq!(Flags::of(&[Gate::Tests, Gate::Fmt], &[]).chosen(), [Gate::Fmt, Gate::Tests]);
+        assert!(!Flags::of(&[], &[Gate::Tests]).chosen().contains(&Gate::Tests));
     }
 }

@@ -3,17 +3,14 @@
 //! They are compiled for aarch64 and their tests run, under QEMU where the machine is another. QEMU computes what the
 //! processor would, so results are proved and speed is not.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::{
     about,
+    gates::{self, Flags},
     outcome::Outcome,
     report::{self, Row, timed},
     test_run,
@@ -35,18 +32,8 @@ pub(crate) struct Args {
     /// Run all cases of the conformance suite, and not a sample.
     #[arg(long)]
     full: bool,
-    /// Run this gate and no other. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    only: Vec<Gate>,
-    /// Leave this gate out. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    skip: Vec<Gate>,
-    /// Write the results to this file too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fail if a gate that was asked for could not be run.
-    #[arg(long)]
-    require: bool,
+    #[command(flatten)]
+    gates: Flags<Gate>,
 }
 
 /// A gate, in the order in which they run.
@@ -59,10 +46,6 @@ enum Gate {
 }
 
 impl Gate {
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-
     fn run(self, root: &Path, full: bool) -> Result<Outcome> {
         let tools = match Tools::find(cfg!(all(target_arch = "aarch64", target_os = "linux")), there) {
             Ok(tools) => tools,
@@ -81,20 +64,13 @@ impl Gate {
 /// If the report cannot be written. A gate that breaks counts as failed.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = root();
-    let rows: Vec<Row> = chosen(args).map(|gate| timed(gate.name(), || gate.run(&root, args.full))).collect();
-    println!("\n{}", report::table(&rows));
-    if let Some(path) = &args.json {
-        let report = report(&rows, args.full);
-        fs::write(path, format!("{report:#}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(report::holds(&rows, args.require))
-}
-
-fn chosen(args: &Args) -> impl Iterator<Item = Gate> {
-    let wanted =
-        |gate: &&Gate| (args.only.is_empty() || args.only.contains(gate)) && !args.skip.contains(gate);
-    Gate::value_variants().iter().filter(wanted).copied()
+    let rows: Vec<Row> = args
+        .gates
+        .chosen()
+        .into_iter()
+        .map(|gate| timed(gates::name(&gate), || gate.run(&root, args.full)))
+        .collect();
+    args.gates.end(&rows, || Ok(report(&rows, args.full)))
 }
 
 /// The results with what they are of.
@@ -192,17 +168,12 @@ mod tests {
 
     #[test]
     fn gates_are_chosen_by_name_and_run_in_order() {
-        let args = |only: &[Gate], skip: &[Gate]| Args {
-            full: false,
-            only: only.to_vec(),
-            skip: skip.to_vec(),
-            json: None,
-            require: false,
+        let names = |only: &[Gate], skip: &[Gate]| {
+            Flags::of(only, skip).chosen().iter().map(gates::name).collect::<Vec<_>>().join(" ")
         };
-        let names = |args: &Args| chosen(args).map(Gate::name).collect::<Vec<_>>().join(" ");
-        assert_eq!(names(&args(&[], &[])), "check kernels");
-        assert_eq!(names(&args(&[Gate::Kernels, Gate::Check], &[])), "check kernels");
-        assert_eq!(names(&args(&[], &[Gate::Check])), "kernels");
+        assert_eq!(names(&[], &[]), "check kernels");
+        assert_eq!(names(&[Gate::Kernels, Gate::Check], &[]), "check kernels");
+        assert_eq!(names(&[], &[Gate::Check]), "kernels");
     }
 
     #[test]

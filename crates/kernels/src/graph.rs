@@ -52,9 +52,9 @@ pub enum ValueType {
     F32,
     /// i32.
     I32,
-    /// int8 codes in groups of 32 with an f32 scale and an f32 sum a group: [`RowCodes::Int8`].
+    /// int8 codes in groups of 32 with an f32 scale and an f32 sum a group: [`crate::RowCodes::Int8`].
     Q8Rows,
-    /// The same with codes of 15 bits, in two planes of int8: [`RowCodes::Int15`].
+    /// The same with codes of 15 bits, in two planes of int8: [`crate::RowCodes::Int15`].
     Q15Rows,
 }
 

@@ -11,15 +11,16 @@ mod profile;
 mod programs;
 mod traces;
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use portolan::device::Device;
 
 use crate::{
+    gates::{self, Flags},
     outcome::Outcome,
-    report::{self, timed},
+    report::timed,
     test_run::watch,
 };
 use compile::Amount;
@@ -35,18 +36,8 @@ pub(crate) struct Args {
     /// Kernels of an architecture that a sample compiles.
     #[arg(long, value_name = "N", default_value_t = 76, conflicts_with = "full")]
     sample: usize,
-    /// Run this gate and no other. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    only: Vec<Gate>,
-    /// Leave this gate out. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    skip: Vec<Gate>,
-    /// Write the results to this file too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fail if a gate that was asked for could not be run.
-    #[arg(long)]
-    require: bool,
+    #[command(flatten)]
+    gates: Flags<Gate>,
     /// A folder with programs that were built elsewhere: portolan, conformance, oracle, gpu. Then neither cargo nor the
     /// tree is needed; PORTOLAN_ORACLE names the folder with the reference checkpoints.
     #[arg(long, value_name = "DIR")]
@@ -74,12 +65,10 @@ enum Gate {
 /// If the report cannot be written. A gate that breaks counts as failed.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let gpu = Device::cuda(0);
-    let wanted =
-        |gate: &&Gate| (args.only.is_empty() || args.only.contains(gate)) && !args.skip.contains(gate);
     let mut rows = Vec::new();
-    for gate in Gate::value_variants().iter().filter(wanted) {
-        let name = gate.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
-        if *gate == Gate::Compile {
+    for gate in args.gates.chosen() {
+        let name = gates::name(&gate);
+        if gate == Gate::Compile {
             let amount = if args.full { Amount::All } else { Amount::Sample(args.sample) };
             for target in compile::TARGETS {
                 rows.push(timed(format!("{name} {target}"), || compile::gate(target, amount)));
@@ -91,13 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             Err(error) => Ok(Outcome::Skipped(error.to_string())),
         }));
     }
-    println!("\n{}", report::table(&rows));
-    if let Some(path) = &args.json {
-        let report = about::report(gpu.as_ref(), &rows);
-        fs::write(path, format!("{report:#}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(report::holds(&rows, args.require))
+    args.gates.end(&rows, || Ok(about::report(gpu.as_ref(), &rows)))
 }
 
 /// One kernel of each variant, for the chip with instructions of its own: what a change of the tree has to pass.
@@ -148,7 +131,7 @@ fn tests(programs: &Programs, names: &[Program]) -> Result<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
 

@@ -21,17 +21,15 @@ mod ownership;
 mod smoke;
 mod tree;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use portolan::device::Device;
 
 use crate::{
     about,
+    gates::{self, Flags},
     outcome::Outcome,
     records,
     report::{self, Row, timed},
@@ -52,18 +50,8 @@ pub(crate) struct Args {
     /// Compile for this architecture and no other. May be given several times.
     #[arg(long, value_name = "ARCH", value_parser = occupancy::TARGETS.map(|target| target.name))]
     arch: Vec<String>,
-    /// Run this gate and no other. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    only: Vec<Gate>,
-    /// Leave this gate out. May be given several times.
-    #[arg(long, value_name = "GATE")]
-    skip: Vec<Gate>,
-    /// Write the results to this file too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Fail if a gate that was asked for could not be run.
-    #[arg(long)]
-    require: bool,
+    #[command(flatten)]
+    gates: Flags<Gate>,
 }
 
 /// A gate, in the order in which they run.
@@ -90,10 +78,6 @@ enum Gate {
 }
 
 impl Gate {
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-
     fn run(self, root: &Path, args: &Args) -> Result<Outcome> {
         let full = args.full;
         match self {
@@ -116,20 +100,13 @@ impl Gate {
 /// If the report cannot be written. A gate that breaks counts as failed.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = root();
-    let rows: Vec<Row> = chosen(args).map(|gate| timed(gate.name(), || gate.run(&root, args))).collect();
-    println!("\n{}", report::table(&rows));
-    if let Some(path) = &args.json {
-        let report = report(&rows, args.full)?;
-        fs::write(path, format!("{report:#}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(report::holds(&rows, args.require))
-}
-
-fn chosen(args: &Args) -> impl Iterator<Item = Gate> {
-    let wanted =
-        |gate: &&Gate| (args.only.is_empty() || args.only.contains(gate)) && !args.skip.contains(gate);
-    Gate::value_variants().iter().filter(wanted).copied()
+    let rows: Vec<Row> = args
+        .gates
+        .chosen()
+        .into_iter()
+        .map(|gate| timed(gates::name(&gate), || gate.run(&root, args)))
+        .collect();
+    args.gates.end(&rows, || report(&rows, args.full))
 }
 
 /// The results with what they are of.
@@ -162,20 +139,13 @@ mod tests {
 
     #[test]
     fn gates_are_chosen_by_name_and_run_in_order() {
-        let args = |only: &[Gate], skip: &[Gate]| Args {
-            full: false,
-            sample: None,
-            arch: Vec::new(),
-            only: only.to_vec(),
-            skip: skip.to_vec(),
-            json: None,
-            require: false,
+        let names = |only: &[Gate], skip: &[Gate]| {
+            Flags::of(only, skip).chosen().iter().map(gates::name).collect::<Vec<_>>().join(" ")
         };
-        let names = |args: &Args| chosen(args).map(Gate::name).collect::<Vec<_>>().join(" ");
         let all = "tree records abi dispatch compile execute ownership end-to-end device";
-        assert_eq!(names(&args(&[], &[])), all);
-        assert_eq!(names(&args(&[Gate::Device, Gate::Abi], &[])), "abi device");
-        assert_eq!(names(&args(&[Gate::Device, Gate::Abi], &[Gate::Abi])), "device");
+        assert_eq!(names(&[], &[]), all);
+        assert_eq!(names(&[Gate::Device, Gate::Abi], &[]), "abi device");
+        assert_eq!(names(&[Gate::Device, Gate::Abi], &[Gate::Abi]), "device");
     }
 
     #[test]

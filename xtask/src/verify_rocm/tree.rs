@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use xshell::Shell;
 
-use crate::{outcome::Outcome, report::Row, report::timed, verify::Gate};
+use crate::{gates, outcome::Outcome, report::Row, report::timed, verify::Gate};
 
 /// The gates that are run. Licences and rustdoc are left to `verify`, CUDA to `verify-cuda`; records have a row of their own.
 const GATES: [Gate; 7] =
@@ -14,7 +14,8 @@ const GATES: [Gate; 7] =
 pub(super) fn gate(root: &Path) -> Result<Outcome> {
     let sh = Shell::new()?;
     sh.change_dir(root);
-    let rows: Vec<Row> = GATES.into_iter().map(|gate| timed(gate.name(), || gate.run(root, &sh))).collect();
+    let rows: Vec<Row> =
+        GATES.into_iter().map(|gate| timed(gates::name(&gate), || gate.run(root, &sh))).collect();
     Ok(sum(&rows))
 }
 
