@@ -3,10 +3,10 @@
 use crate::{Checkpoint, Expr, Result, WeightError, file::WeightFile, reading::RowReader, resolve::resolve};
 
 /// Most elements of a tensor that is read on its own.
-const MOST_ELEMENTS: usize = 1 << 20;
+const MOST_ELEMENTS: usize = 1 << 24;
 
 impl Checkpoint {
-    /// The elements of a tensor in f32. For small ones, of at most 2^20 elements: the whole tensor is read and decoded
+    /// The elements of a tensor in f32. For small ones, of at most 2^24 elements: the whole tensor is read and decoded
     /// on this thread.
     ///
     /// # Errors
@@ -19,7 +19,7 @@ impl Checkpoint {
                 path: self.path.clone(),
                 weight: name.to_owned(),
                 reason: format!(
-                    "it has {elements} elements, where a short list of at most {MOST_ELEMENTS} was expected. \
+                    "it has {elements} elements, where at most {MOST_ELEMENTS} were expected. \
                      Download the checkpoint again"
                 ),
             });
