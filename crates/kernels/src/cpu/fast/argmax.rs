@@ -1,37 +1,19 @@
 //! The smallest index of a row's largest element.
 
-use portolan_device::{DeviceCaps, cpu::Team};
+use portolan_device::cpu::Team;
 
 use super::{
+    fast,
     isa::NAMES,
     lanes::{all8, larger8, load8, max8},
-    simd::available,
+    simd::takes_floats,
 };
 use crate::{
-    Decline, Launch, OpSpec, StepShape, ValueType, Variant,
-    chart::Entry,
+    Launch, StepShape, Variant,
     cpu::access::{output, values},
 };
 
-pub(super) const ARGMAX: Variant = Variant {
-    name: NAMES.floats,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes,
-    describe: "f32; any size",
-    entry: Entry::Cpu(argmax),
-};
-
-fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    match spec.input {
-        ValueType::Activation | ValueType::F32 => Ok(()),
-        _ => Err(Decline::Dtype),
-    }
-}
+pub(super) const ARGMAX: Variant = fast(NAMES.floats, takes_floats, "f32; any size", argmax);
 
 fn argmax(launch: &Launch, shape: StepShape, team: &Team) {
     let x = &launch.inputs[0];

@@ -13,44 +13,34 @@ use portolan_weights::{Encoding, Layout};
 use super::{
     blocks::CHUNK_BYTES,
     decode::decode,
+    fast,
     isa::NAMES,
     lanes::{F32x8, fma8, load8, mul8, store8, sum8, zero8},
-    simd::{Lanes, activate8, available, load_tail, takes_activation},
+    simd::{Lanes, activate8, load_tail, takes_activation, takes_floats},
     vector::{takes_vector, with_bias},
 };
 use crate::{
-    Activation, Decline, Launch, Op, OpSpec, StepShape, ValueType, Variant,
-    chart::{Entry, WeightSpec},
+    Activation, Decline, Launch, Op, OpSpec, StepShape, Variant,
+    chart::WeightSpec,
     cpu::access::{Rows, output, planes, read, values, with_scratch},
 };
 
-pub(super) const MATMUL: Variant = Variant {
-    name: NAMES.dense,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes: takes_matmul,
-    describe: "f32 rows; weights of f32, f16 or bf16",
-    entry: Entry::Cpu(matmul),
-};
+pub(super) const MATMUL: Variant =
+    fast(NAMES.dense, takes_matmul, "f32 rows; weights of f32, f16 or bf16", matmul);
 
-pub(super) const MATMUL_DECODED: Variant = Variant {
-    name: NAMES.decoded,
-    takes: takes_decoded,
-    describe: "f32 rows; weights of any encoding as planes, decoded to f32",
-    entry: Entry::Cpu(matmul_decoded),
-    ..MATMUL
-};
+pub(super) const MATMUL_DECODED: Variant = fast(
+    NAMES.decoded,
+    takes_decoded,
+    "f32 rows; weights of any encoding as planes, decoded to f32",
+    matmul_decoded,
+);
 
-pub(super) const GATE_UP: Variant = Variant {
-    name: NAMES.dense,
-    takes: takes_gate_up,
-    describe: "silu, gelu_tanh, relu2; f32 rows; both weights of f32, f16 or bf16",
-    entry: Entry::Cpu(gate_up),
-    ..MATMUL
-};
+pub(super) const GATE_UP: Variant = fast(
+    NAMES.dense,
+    takes_gate_up,
+    "silu, gelu_tanh, relu2; f32 rows; both weights of f32, f16 or bf16",
+    gate_up,
+);
 
 /// Weight rows that a tile takes at once, and rows of x.
 const COLUMNS: usize = 3;
@@ -58,13 +48,6 @@ const COLUMNS: usize = 3;
 const PANEL_ROWS: usize = 64;
 /// Weight rows of a panel where there are many rows of x.
 const PANEL: usize = 24;
-
-fn floats(spec: &OpSpec<'_>) -> Result<(), Decline> {
-    match spec.input {
-        ValueType::Activation | ValueType::F32 => Ok(()),
-        _ => Err(Decline::Dtype),
-    }
-}
 
 fn plain(weight: &WeightSpec, cols: usize) -> Result<(), Decline> {
     match weight.encoding {
@@ -82,15 +65,13 @@ fn takes_bias(spec: &OpSpec<'_>) -> Result<(), Decline> {
 }
 
 fn takes_matmul(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    floats(spec)?;
+    takes_floats(spec, caps)?;
     plain(spec.weights.first().ok_or(Decline::Shape)?, spec.input_cols)?;
     takes_bias(spec)
 }
 
 fn takes_decoded(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    floats(spec)?;
+    takes_floats(spec, caps)?;
     let weight = spec.weights.first().ok_or(Decline::Shape)?;
     if !weight.encoding.is_quantized() || weight.layout != Layout::Planes {
         return Err(Decline::Dtype);
@@ -103,8 +84,7 @@ fn takes_decoded(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
 }
 
 fn takes_gate_up(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    floats(spec)?;
+    takes_floats(spec, caps)?;
     let Op::GateUp(f) = *spec.op else { return Err(Decline::NoPort) };
     takes_activation(f)?;
     let [gate, up] = spec.weights else { return Err(Decline::Shape) };

@@ -3,50 +3,24 @@
 use portolan_device::{DeviceCaps, cpu::Team};
 
 use super::{
-    by_rows,
+    by_rows, fast,
     isa::NAMES,
     lanes::{F32x8, add8, load8, mul8, store8},
-    simd::{activate8, available, load_tail, takes_activation},
+    simd::{activate8, load_tail, takes_activation, takes_floats},
 };
 use crate::{
-    Activation, Decline, Launch, Op, OpSpec, StepShape, ValueType, Variant,
-    chart::Entry,
+    Activation, Decline, Launch, Op, OpSpec, StepShape, Variant,
     cpu::access::{output, values},
 };
 
-const ADD_BASE: Variant = Variant {
-    name: NAMES.floats,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes,
-    describe: "f32; any size",
-    entry: Entry::Cpu(add),
-};
-
-pub(super) const ADD: Variant = ADD_BASE;
-pub(super) const MUL: Variant = Variant { entry: Entry::Cpu(mul), ..ADD_BASE };
-pub(super) const ACTIVATE: Variant = Variant {
-    takes: takes_activate,
-    describe: "silu, gelu_tanh, relu2",
-    entry: Entry::Cpu(activate),
-    ..ADD_BASE
-};
-
-fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    match spec.input {
-        ValueType::Activation | ValueType::F32 => Ok(()),
-        _ => Err(Decline::Dtype),
-    }
-}
+pub(super) const ADD: Variant = fast(NAMES.floats, takes_floats, "f32; any size", add);
+pub(super) const MUL: Variant = fast(NAMES.floats, takes_floats, "f32; any size", mul);
+pub(super) const ACTIVATE: Variant = fast(NAMES.floats, takes_activate, "silu, gelu_tanh, relu2", activate);
 
 fn takes_activate(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
     let Op::Activate(f) = *spec.op else { return Err(Decline::NoPort) };
     takes_activation(f)?;
-    takes(spec, caps)
+    takes_floats(spec, caps)
 }
 
 /// What is done with eight elements of each input.

@@ -5,27 +5,17 @@ use portolan_device::{DType, DeviceCaps, cpu::Team};
 use portolan_weights::{Encoding, Layout};
 
 use super::{
-    by_rows,
+    by_rows, fast,
     rows8::{BLOCK, Format, NAME, SUB, Scales, parts, place},
     simd::available,
 };
 use crate::{
     Decline, Launch, OpSpec, StepShape, Variant,
-    chart::Entry,
     cpu::access::{output, read},
 };
 
-pub(super) const EMBED: Variant = Variant {
-    name: "rows8",
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes,
-    describe: "affine 2-6 and 8 bits, two-level, E2M1 in rows8",
-    entry: Entry::Cpu(embed),
-};
+pub(super) const EMBED: Variant =
+    fast("rows8", takes, "affine 2-6 and 8 bits, two-level, E2M1 in rows8", embed);
 
 fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
     available(caps)?;

@@ -7,6 +7,7 @@ use portolan_weights::Layout;
 use super::tile::Vnni;
 use super::{
     blocks::{Blocks, for_tiles},
+    fast,
     isa::NAMES,
     lanes::{F32x8, add8, load8, mul8, store8, zero8},
     rows8::{BLOCK, Format, NAME},
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::{
     Activation, Decline, Launch, Op, OpSpec, StepShape, Variant,
-    chart::{Entry, WeightSpec},
+    chart::WeightSpec,
     cpu::access::{Rows, output, read},
 };
 
@@ -27,73 +28,32 @@ const GATE_UP_WEIGHTS: &str =
 const GATE_UP_WEIGHTS_INT8: &str =
     "silu, gelu_tanh, relu2; int8 rows; affine 2-6 and 8 bits, two-level, E2M1 in rows8";
 
-pub(super) const MATMUL: Variant = Variant {
-    name: NAMES.int15,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes: takes_matmul::<Base<2>>,
-    describe: WEIGHTS,
-    entry: Entry::Cpu(matmul::<Base<2>>),
-};
+#[cfg(target_arch = "x86_64")]
+const VNNI_INT15: &str = "avx512vnni-int15";
+#[cfg(target_arch = "x86_64")]
+const VNNI_INT8: &str = "avx512vnni-int8";
+
+const fn matmul_of<I: Isa>(name: &'static str, describe: &'static str) -> Variant {
+    Variant { opt_in: I::IS_OPT_IN, ..fast(name, takes_matmul::<I>, describe, matmul::<I>) }
+}
+
+const fn gate_up_of<I: Isa>(name: &'static str, describe: &'static str) -> Variant {
+    Variant { opt_in: I::IS_OPT_IN, ..fast(name, takes_gate_up::<I>, describe, gate_up::<I>) }
+}
+
+pub(super) const MATMUL: Variant = matmul_of::<Base<2>>(NAMES.int15, WEIGHTS);
+pub(super) const MATMUL_INT8: Variant = matmul_of::<Base<1>>(NAMES.int8, WEIGHTS_INT8);
+pub(super) const GATE_UP: Variant = gate_up_of::<Base<2>>(NAMES.int15, GATE_UP_WEIGHTS);
+pub(super) const GATE_UP_INT8: Variant = gate_up_of::<Base<1>>(NAMES.int8, GATE_UP_WEIGHTS_INT8);
 
 #[cfg(target_arch = "x86_64")]
-pub(super) const MATMUL_VNNI: Variant = Variant {
-    name: "avx512vnni-int15",
-    takes: takes_matmul::<Vnni<2>>,
-    entry: Entry::Cpu(matmul::<Vnni<2>>),
-    ..MATMUL
-};
-
-/// Faster where the processor and not its memory is the limit, and further from the exact result.
-pub(super) const MATMUL_INT8: Variant = Variant {
-    name: NAMES.int8,
-    opt_in: true,
-    takes: takes_matmul::<Base<1>>,
-    describe: WEIGHTS_INT8,
-    entry: Entry::Cpu(matmul::<Base<1>>),
-    ..MATMUL
-};
-
+pub(super) const MATMUL_VNNI: Variant = matmul_of::<Vnni<2>>(VNNI_INT15, WEIGHTS);
 #[cfg(target_arch = "x86_64")]
-pub(super) const MATMUL_VNNI_INT8: Variant = Variant {
-    name: "avx512vnni-int8",
-    takes: takes_matmul::<Vnni<1>>,
-    entry: Entry::Cpu(matmul::<Vnni<1>>),
-    ..MATMUL_INT8
-};
-
-pub(super) const GATE_UP: Variant = Variant {
-    takes: takes_gate_up::<Base<2>>,
-    describe: GATE_UP_WEIGHTS,
-    entry: Entry::Cpu(gate_up::<Base<2>>),
-    ..MATMUL
-};
-
+pub(super) const MATMUL_VNNI_INT8: Variant = matmul_of::<Vnni<1>>(VNNI_INT8, WEIGHTS_INT8);
 #[cfg(target_arch = "x86_64")]
-pub(super) const GATE_UP_VNNI: Variant = Variant {
-    name: "avx512vnni-int15",
-    takes: takes_gate_up::<Vnni<2>>,
-    entry: Entry::Cpu(gate_up::<Vnni<2>>),
-    ..GATE_UP
-};
-
-pub(super) const GATE_UP_INT8: Variant = Variant {
-    takes: takes_gate_up::<Base<1>>,
-    describe: GATE_UP_WEIGHTS_INT8,
-    entry: Entry::Cpu(gate_up::<Base<1>>),
-    ..MATMUL_INT8
-};
-
+pub(super) const GATE_UP_VNNI: Variant = gate_up_of::<Vnni<2>>(VNNI_INT15, GATE_UP_WEIGHTS);
 #[cfg(target_arch = "x86_64")]
-pub(super) const GATE_UP_VNNI_INT8: Variant = Variant {
-    name: "avx512vnni-int8",
-    takes: takes_gate_up::<Vnni<1>>,
-    entry: Entry::Cpu(gate_up::<Vnni<1>>),
-    ..GATE_UP_INT8
-};
+pub(super) const GATE_UP_VNNI_INT8: Variant = gate_up_of::<Vnni<1>>(VNNI_INT8, GATE_UP_WEIGHTS_INT8);
 
 fn packed(weight: &WeightSpec, cols: usize) -> Result<(), Decline> {
     if weight.layout != Layout::Packed(NAME) {

@@ -3,37 +3,24 @@
 use portolan_device::{DeviceCaps, cpu::Team};
 
 use super::{
-    by_rows,
+    by_rows, fast,
     isa::NAMES,
     lanes::{add8, all8, fma8, load8, mul8, store8, sum8, zero8},
-    simd::available,
+    simd::takes_floats,
     vector::with_vector,
 };
 use crate::{
-    Decline, Launch, Op, OpSpec, StepShape, ValueType, Variant,
-    chart::Entry,
+    Decline, Launch, Op, OpSpec, StepShape, Variant,
     cpu::access::{output, values},
 };
 
-pub(super) const RMS_NORM: Variant = Variant {
-    name: NAMES.floats,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes,
-    describe: "f32; widths of a multiple of 8",
-    entry: Entry::Cpu(rms_norm),
-};
+pub(super) const RMS_NORM: Variant = fast(NAMES.floats, takes, "f32; widths of a multiple of 8", rms_norm);
 
-pub(super) const ADD_RMS_NORM: Variant = Variant { entry: Entry::Cpu(add_rms_norm), ..RMS_NORM };
+pub(super) const ADD_RMS_NORM: Variant =
+    fast(NAMES.floats, takes, "f32; widths of a multiple of 8", add_rms_norm);
 
 fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    if !matches!(spec.input, ValueType::Activation | ValueType::F32) {
-        return Err(Decline::Dtype);
-    }
+    takes_floats(spec, caps)?;
     let width = match *spec.op {
         Op::RmsNorm { width, .. } => width,
         _ => spec.input_cols,

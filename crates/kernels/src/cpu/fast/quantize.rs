@@ -3,34 +3,22 @@
 use portolan_device::{DeviceCaps, cpu::Team};
 
 use super::{
+    fast,
     isa::{NAMES, round::round32},
     lanes::{F32x8, abs8, any_nan32, larger8, load8, max8},
     rows8::SUB,
-    simd::available,
+    simd::takes_floats,
 };
 use crate::{
-    Decline, Launch, Op, OpSpec, RowCodes, StepShape, ValueType, Variant,
-    chart::Entry,
+    Decline, Launch, Op, OpSpec, RowCodes, StepShape, Variant,
     cpu::access::{Rows, values},
 };
 
-pub(super) const QUANTIZE_ROWS: Variant = Variant {
-    name: NAMES.floats,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes,
-    describe: "f32; rows of a multiple of 32",
-    entry: Entry::Cpu(quantize_rows),
-};
+pub(super) const QUANTIZE_ROWS: Variant =
+    fast(NAMES.floats, takes, "f32; rows of a multiple of 32", quantize_rows);
 
 fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    if !matches!(spec.input, ValueType::Activation | ValueType::F32) {
-        return Err(Decline::Dtype);
-    }
+    takes_floats(spec, caps)?;
     if spec.input_cols.is_multiple_of(SUB) { Ok(()) } else { Err(Decline::Shape) }
 }
 

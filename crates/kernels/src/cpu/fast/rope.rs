@@ -6,56 +6,37 @@ use half::{bf16, f16};
 use portolan_device::{DType, DeviceCaps, cpu::Team};
 
 use super::{
-    by_rows,
+    by_rows, fast,
     isa::NAMES,
     lanes::{F32x8, add8, in_unzip_order8, load8, mul8, store8, sub8, unzip8, zip8},
     paged::Pages,
     rows_inline,
-    simd::{Lanes, available},
+    simd::{Lanes, takes_floats},
 };
 use crate::{
-    CacheKind, Decline, Launch, Op, OpSpec, PAGE_TOKENS, RopeStyle, StepShape, ValueType, Variant,
-    chart::Entry,
+    CacheKind, Decline, Launch, Op, OpSpec, PAGE_TOKENS, RopeStyle, StepShape, Variant,
     cpu::access::{Rows, output, read, values},
 };
 
-pub(super) const ROPE: Variant = Variant {
-    name: NAMES.floats,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes: takes_rope,
-    describe: "both styles; rotated elements a multiple of 16",
-    entry: Entry::Cpu(rope),
-};
+pub(super) const ROPE: Variant =
+    fast(NAMES.floats, takes_rope, "both styles; rotated elements a multiple of 16", rope);
 
-pub(super) const ROPE_APPEND: Variant = Variant {
-    takes: takes_append,
-    describe: "both styles; rotated elements a multiple of 16; head sizes a multiple of 8; f32, f16 or bf16 pages",
-    entry: Entry::Cpu(rope_append),
-    ..ROPE
-};
-
-fn floats(spec: &OpSpec<'_>) -> Result<(), Decline> {
-    match spec.input {
-        ValueType::Activation | ValueType::F32 => Ok(()),
-        _ => Err(Decline::Dtype),
-    }
-}
+pub(super) const ROPE_APPEND: Variant = fast(
+    NAMES.floats,
+    takes_append,
+    "both styles; rotated elements a multiple of 16; head sizes a multiple of 8; f32, f16 or bf16 pages",
+    rope_append,
+);
 
 fn takes_rope(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    floats(spec)?;
+    takes_floats(spec, caps)?;
     let Op::Rope { heads, head_dim, rot, .. } = *spec.op else { return Err(Decline::NoPort) };
     let fits = rot.is_multiple_of(16) && rot <= head_dim && heads * head_dim == spec.input_cols;
     if fits { Ok(()) } else { Err(Decline::Shape) }
 }
 
 fn takes_append(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    floats(spec)?;
+    takes_floats(spec, caps)?;
     let Op::RopeAppend { heads, rot, .. } = *spec.op else { return Err(Decline::NoPort) };
     let Some((CacheKind::Paged { k_dim, v_dim, .. }, dtype)) = spec.cache else { return Err(Decline::Shape) };
     if !dtype.is_float() {

@@ -4,12 +4,21 @@ use half::{bf16, f16};
 use portolan_device::DeviceCaps;
 
 use super::{isa::FEATURES, lanes::*};
-use crate::{Activation, Decline};
+use crate::{Activation, Decline, OpSpec, ValueType};
 
 /// Whether the processor has what these kernels are compiled for. Every `takes` here asks it first, and that is
 /// what makes the calls into `target_feature` functions sound.
 pub(super) fn available(caps: &DeviceCaps) -> Result<(), Decline> {
     if FEATURES.iter().all(|f| caps.has_feature(f)) { Ok(()) } else { Err(Decline::Arch) }
+}
+
+/// As [`available`], and whether the input is f32.
+pub(super) fn takes_floats(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
+    available(caps)?;
+    match spec.input {
+        ValueType::Activation | ValueType::F32 => Ok(()),
+        _ => Err(Decline::Dtype),
+    }
 }
 
 /// An element of a dense weight or of a cache that can be read eight at a time as f32.

@@ -84,6 +84,9 @@ pub(super) trait Isa {
     const FEATURES: &'static [&'static str];
     /// How rows are rounded.
     const CODES: RowCodes;
+    /// int8 is faster where the processor and not its memory is the limit, and further from the exact result: it is for
+    /// whoever asks.
+    const IS_OPT_IN: bool = matches!(Self::CODES, RowCodes::Int8);
     /// For a format of [`Format::of`].
     fn tiles(format: Format) -> Tiles;
 }

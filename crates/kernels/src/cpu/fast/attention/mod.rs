@@ -10,13 +10,13 @@ use half::{bf16, f16};
 use portolan_device::{DType, DeviceCaps, cpu::Team};
 
 use super::{
+    fast,
     isa::NAMES,
     paged::Pages,
-    simd::{Lanes, available},
+    simd::{Lanes, takes_floats},
 };
 use crate::{
-    CacheKind, Decline, Launch, Op, OpSpec, PAGE_TOKENS, StepShape, ValueType, Variant,
-    chart::Entry,
+    CacheKind, Decline, Launch, Op, OpSpec, PAGE_TOKENS, StepShape, Variant,
     cpu::access::{Rows, output, read, values},
 };
 
@@ -24,17 +24,8 @@ mod inner;
 mod split;
 mod tiled;
 
-pub(super) const ATTENTION: Variant = Variant {
-    name: NAMES.floats,
-    rows: (1, usize::MAX),
-    exact: false,
-    batch_invariant: true,
-    rounds_weights: false,
-    opt_in: false,
-    takes,
-    describe: "head sizes a multiple of 8; f32, f16 or bf16 pages; windows",
-    entry: Entry::Cpu(attention),
-};
+pub(super) const ATTENTION: Variant =
+    fast(NAMES.floats, takes, "head sizes a multiple of 8; f32, f16 or bf16 pages; windows", attention);
 
 /// Pages of a segment.
 const SEGMENT_PAGES: usize = 4;
@@ -42,10 +33,7 @@ const SEGMENT_PAGES: usize = 4;
 const SEGMENT: usize = SEGMENT_PAGES * PAGE_TOKENS;
 
 fn takes(spec: &OpSpec<'_>, caps: &DeviceCaps) -> Result<(), Decline> {
-    available(caps)?;
-    if !matches!(spec.input, ValueType::Activation | ValueType::F32) {
-        return Err(Decline::Dtype);
-    }
+    takes_floats(spec, caps)?;
     let Op::Attention { heads, .. } = *spec.op else { return Err(Decline::NoPort) };
     let Some((CacheKind::Paged { kv_heads, k_dim, v_dim, .. }, dtype)) = spec.cache else {
         return Err(Decline::Shape);

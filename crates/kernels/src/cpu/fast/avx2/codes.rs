@@ -170,28 +170,25 @@ pub(in crate::cpu::fast) unsafe fn dot<K: Kind, const PLANES: usize>(
     xs: *const u8,
     u: usize,
 ) -> __m256i {
-    if K::CODE == Code::Unsigned && K::QUADS_IN_I16 == 8 && K::UNIT == 8 {
-        let mut total = _mm256_setzero_si256();
-        for plane in 0..PLANES {
-            // SAFETY: a plane's 32 bytes.
-            let pairs = unsafe { chains(codes, xs.add(32 * plane)) };
-            let weight = _mm256_set1_epi16(if plane + 1 == PLANES { 1 } else { 128 });
-            let sums = _mm256_madd_epi16(pairs, weight);
-            total = if plane == 0 { sums } else { _mm256_add_epi32(total, sums) };
-        }
-        return total;
-    }
     let mut total = _mm256_setzero_si256();
     for first in (0..K::UNIT).step_by(K::QUADS_IN_I16) {
         for plane in 0..PLANES {
-            let mut pairs = _mm256_setzero_si256();
-            for i in first..first + K::QUADS_IN_I16 {
-                let (magnitudes, numbers) = codes[i];
-                // SAFETY: element `4j` of a plane; four bytes from there.
-                let x = unsafe { four::<K>(xs.add(32 * plane + 4 * (u * K::UNIT + i)), numbers) };
-                let products = _mm256_maddubs_epi16(magnitudes, x);
-                pairs = if i == first { products } else { _mm256_add_epi16(pairs, products) };
-            }
+            // SAFETY: a plane's 32 bytes.
+            let xs = unsafe { xs.add(32 * plane) };
+            let pairs = if K::CODE == Code::Unsigned && K::QUADS_IN_I16 == 8 && K::UNIT == 8 {
+                // SAFETY: as above; all quads of a plane are in one sum.
+                unsafe { chains(codes, xs) }
+            } else {
+                let mut pairs = _mm256_setzero_si256();
+                for i in first..first + K::QUADS_IN_I16 {
+                    let (magnitudes, numbers) = codes[i];
+                    // SAFETY: element `4j` of a plane; four bytes from there.
+                    let x = unsafe { four::<K>(xs.add(4 * (u * K::UNIT + i)), numbers) };
+                    let products = _mm256_maddubs_epi16(magnitudes, x);
+                    pairs = if i == first { products } else { _mm256_add_epi16(pairs, products) };
+                }
+                pairs
+            };
             // The last plane counts once, the one before it 128 times.
             let weight = _mm256_set1_epi16(if plane + 1 == PLANES { 1 } else { 128 });
             let sums = _mm256_madd_epi16(pairs, weight);
