@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use portolan_device::{Device, cpu::CpuOptions};
+use portolan_device::{Device, cpu::CpuOptions, env};
 use portolan_kernels::{
     OpKind,
     conformance::{self, cases, host},
@@ -18,7 +18,7 @@ const FEWEST: usize = 24;
 
 /// The names of the cases to run. `PORTOLAN_TEST_SAMPLE=8` leaves every eighth of an op, in an order by chance.
 fn kept() -> HashSet<String> {
-    let sample = std::env::var("PORTOLAN_TEST_SAMPLE").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let sample = env::number("PORTOLAN_TEST_SAMPLE").unwrap().unwrap_or(1);
     let of = |op: OpKind| {
         let mut names: Vec<_> = cases::of(op).into_iter().map(|case| case.name).collect();
         names.sort_by_key(|name| {

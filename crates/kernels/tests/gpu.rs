@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use portolan_device::{DType, Device, DeviceCaps, DeviceError, DeviceId, DeviceKind, rocm::arch::Arch};
+use portolan_device::{DType, Device, DeviceCaps, DeviceError, DeviceId, DeviceKind, env, rocm::arch::Arch};
 
 use portolan_kernels::{
     OpKind, chart,
@@ -22,7 +22,7 @@ use portolan_testkit::skipped;
 use portolan_weights::Layout;
 
 fn number(name: &str) -> Option<usize> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
+    env::number(name).unwrap()
 }
 
 fn hash(case: &Case) -> u64 {

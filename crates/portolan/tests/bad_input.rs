@@ -224,54 +224,6 @@ fn odd_values() -> Vec<Value> {
     ]
 }
 
-const FIELDS: &[&str] = &[
-    "architectures",
-    "attention_bias",
-    "eos_token_id",
-    "head_dim",
-    "hidden_act",
-    "hidden_size",
-    "intermediate_size",
-    "layer_types",
-    "max_position_embeddings",
-    "max_window_layers",
-    "mlp_bias",
-    "model_type",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
-    "quantization",
-    "quantization_config",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "sliding_window",
-    "tie_word_embeddings",
-    "torch_dtype",
-    "use_sliding_window",
-    "vocab_size",
-];
-
-const ROPE_FIELDS: &[&str] = &[
-    "rope_theta",
-    "rope_type",
-    "type",
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-    "beta_fast",
-    "beta_slow",
-    "attention_factor",
-    "mscale",
-    "mscale_all_dim",
-    "truncate",
-    "partial_rotary_factor",
-];
-
 /// Loads the model under a changed configuration, which must give an error that names the folder, or a model that
 /// works. Says whether it works, or else what is wrong with the outcome.
 fn outcome(folder: &Path, config: &Map<String, Value>) -> Result<bool, String> {
@@ -305,7 +257,7 @@ fn no_configuration_panics() {
             Err(fault) => wrong.push(format!("{what}: {fault}")),
         }
     };
-    for &field in FIELDS {
+    for &field in tiny::CONFIG_FIELDS {
         let mut config = good.clone();
         config.remove(field);
         try_it(&config, format!("no {field}"));
@@ -317,7 +269,7 @@ fn no_configuration_panics() {
     for kind in ["linear", "dynamic", "yarn", "llama3"] {
         let whole = json!({"rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                            "original_max_position_embeddings": 32});
-        for &field in ROPE_FIELDS {
+        for &field in tiny::ROPE_FIELDS {
             for value in odd_values() {
                 let mut rope = whole.clone();
                 rope[field] = value.clone();

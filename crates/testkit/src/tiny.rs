@@ -11,6 +11,58 @@ pub const START: u32 = 1;
 /// The token `<|im_end|>`, which ends a text.
 pub const END: u32 = 2;
 
+/// Every field of `config.json` that a family reads.
+pub const CONFIG_FIELDS: &[&str] = &[
+    "architectures",
+    "attention_bias",
+    "eos_token_id",
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "layer_types",
+    "max_position_embeddings",
+    "max_window_layers",
+    "mlp_bias",
+    "model_type",
+    "no_rope_layer_interval",
+    "no_rope_layers",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "quantization",
+    "quantization_config",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "sliding_window",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "use_sliding_window",
+    "vocab_size",
+];
+
+/// Every field of its `rope_scaling` or `rope_parameters`.
+pub const ROPE_FIELDS: &[&str] = &[
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "high_freq_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "truncate",
+    "type",
+];
+
 /// Fills `folder` with the weights and the configuration of the committed checkpoint `data/tiny/<name>`.
 ///
 /// # Panics

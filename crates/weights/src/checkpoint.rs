@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Encoding, Result, gguf};
+use crate::{Encoding, Result, file::WeightFile, gguf};
 
 /// Whose names and conventions a checkpoint follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +132,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Opens its files, in the order of [`Checkpoint::files`].
+    pub(crate) fn open_files(&self) -> Result<Vec<WeightFile>> {
+        self.files.iter().map(|file| WeightFile::open(file)).collect()
+    }
+
     /// Opens a folder, a `.gguf` file or a `.safetensors` file. Reads headers, not tensors.
     pub fn open(path: &Path) -> Result<Self> {
         crate::read::open(path)

@@ -51,7 +51,7 @@ impl Loader {
             Some(staging) => staging,
             None => StagingOptions::from_env()?,
         };
-        let files = checkpoint.files.iter().map(|f| WeightFile::open(f)).collect::<Result<Vec<_>>>()?;
+        let files = checkpoint.open_files()?;
         let asked: Vec<(&str, usize)> =
             plan.tensors.iter().map(|t| (t.request.name.as_str(), t.device_bytes as usize)).collect();
         let arena = WeightArena::reserve(device, &asked, options.chunk_bytes)?;

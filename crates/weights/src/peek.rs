@@ -1,6 +1,6 @@
 //! Reading one small tensor on its own: for numbers that decide how a model is built.
 
-use crate::{Checkpoint, Expr, Result, WeightError, file::WeightFile, reading::RowReader, resolve::resolve};
+use crate::{Checkpoint, Expr, Result, WeightError, reading::RowReader, resolve::resolve};
 
 /// Most elements of a tensor that is read on its own.
 const MOST_ELEMENTS: usize = 1 << 24;
@@ -24,7 +24,7 @@ impl Checkpoint {
                 ),
             });
         }
-        let files = self.files.iter().map(|f| WeightFile::open(f)).collect::<Result<Vec<_>>>()?;
+        let files = self.open_files()?;
         let mut bytes = vec![0; map.resolved().bytes];
         RowReader::new(self, &files).fill(&map, 0, map.rows(), &mut [&mut bytes])?;
         Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())

@@ -19,8 +19,7 @@ impl<'a> CheckpointReader<'a> {
     /// # Errors
     /// A file that is gone or cannot be opened.
     pub fn open(checkpoint: &'a Checkpoint) -> Result<Self> {
-        let files = checkpoint.files.iter().map(|f| WeightFile::open(f)).collect::<Result<Vec<_>>>()?;
-        Ok(CheckpointReader { checkpoint, files })
+        Ok(CheckpointReader { checkpoint, files: checkpoint.open_files()? })
     }
 
     /// The rows of an expression; `weight` names it in errors.

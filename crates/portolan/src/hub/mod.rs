@@ -32,7 +32,7 @@ use std::path::PathBuf;
 pub use error::HubError;
 pub use options::{HubOptions, Progress, Retry};
 pub use spec::DEFAULT_MODEL;
-pub(crate) use store::free_bytes;
+pub(crate) use store::{free_bytes, sync_folder};
 
 use spec::Spec;
 use wheel::WheelModel;

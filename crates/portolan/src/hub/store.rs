@@ -46,11 +46,17 @@ pub(super) fn check_room(folder: &Path, needed: u64) -> Result<(), HubError> {
 /// Renames, so that the name is there whole or not at all, and asks the disk to keep it.
 pub(super) fn publish(from: &Path, to: &Path) -> Result<(), HubError> {
     fs::rename(from, to).map_err(|source| io_error("move into place", to, None, source))?;
-    // Not every file system can flush a folder; the rename itself is done either way.
-    if let Some(folder) = to.parent().and_then(|folder| File::open(folder).ok()) {
-        let _ = folder.sync_all();
+    if let Some(folder) = to.parent() {
+        sync_folder(folder);
     }
     Ok(())
+}
+
+/// Asks the disk to keep the names in a folder. Not every file system can; what was done is done either way.
+pub(crate) fn sync_folder(path: &Path) {
+    if let Ok(folder) = File::open(path) {
+        let _ = folder.sync_all();
+    }
 }
 
 /// Removes what an interrupted fetch left behind: the entries of `folder` that begin with `prefix`. Call it

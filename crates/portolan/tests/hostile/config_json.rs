@@ -38,52 +38,6 @@ const VALUES: &[&str] = &[
     "{\"bits\": 7, \"group_size\": -1}",
 ];
 
-const FIELDS: &[&str] = &[
-    "attention_bias",
-    "head_dim",
-    "hidden_act",
-    "hidden_size",
-    "intermediate_size",
-    "layer_types",
-    "max_position_embeddings",
-    "max_window_layers",
-    "mlp_bias",
-    "model_type",
-    "no_rope_layer_interval",
-    "no_rope_layers",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
-    "quantization",
-    "quantization_config",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "sliding_window",
-    "tie_word_embeddings",
-    "use_sliding_window",
-    "vocab_size",
-];
-
-const ROPE_FIELDS: &[&str] = &[
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "factor",
-    "high_freq_factor",
-    "low_freq_factor",
-    "mscale",
-    "mscale_all_dim",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
-    "rope_theta",
-    "rope_type",
-    "truncate",
-];
-
 /// Writes `config.json` with this text as the value of the field.
 fn write(folder: &Path, config: &Value, field: &str, value: &str) {
     const HERE: &str = "@here@";
@@ -99,7 +53,7 @@ fn config_json(family: &str) {
     tiny::copy(family, folder);
     let good: Value = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
     let mut trial = Trial::new(Tensors::open(folder.join("model.safetensors")).names());
-    for &field in FIELDS {
+    for &field in tiny::CONFIG_FIELDS {
         let mut config = good.clone();
         config.as_object_mut().unwrap().remove(field);
         fs::write(folder.join("config.json"), config.to_string()).unwrap();
@@ -148,7 +102,7 @@ fn rope_of_config_json() {
     let mut trial = Trial::new(Tensors::open(folder.join("model.safetensors")).names());
     let (older, newer) = ("rope_scaling", "rope_parameters");
     for (object, kind) in [(older, "linear"), (newer, "dynamic"), (newer, "yarn"), (older, "llama3")] {
-        for &field in ROPE_FIELDS {
+        for &field in tiny::ROPE_FIELDS {
             let mut config = good.clone();
             config[object] = json!({"rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0,
                                     "high_freq_factor": 4.0, "original_max_position_embeddings": 32});

@@ -83,21 +83,14 @@ impl Staging {
 
     /// Gives the folder its name. Its files are on the disk already.
     pub(super) fn publish(self) -> Result<()> {
-        sync_folder(self.path());
+        hub::sync_folder(self.path());
         fs::rename(self.path(), &self.destination).map_err(|e| {
             refuse(&self.destination, format!("the result cannot be given its name: {e}. Nothing was kept"))
         })?;
         if let Some(parent) = self.folder.keep().parent() {
-            sync_folder(parent);
+            hub::sync_folder(parent);
         }
         Ok(())
-    }
-}
-
-/// Not every file system can flush a folder; what is in it has been flushed either way.
-fn sync_folder(path: &Path) {
-    if let Ok(folder) = fs::File::open(path) {
-        let _ = folder.sync_all();
     }
 }
 
