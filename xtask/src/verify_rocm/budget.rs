@@ -50,7 +50,7 @@ pub(super) const BUDGET: &[(&str, u32, u32, u32, u32)] = &[
     ("gate_up gemv4", 128, 216, 38912, 0),
     ("gate_up gemv8", 160, 264, 38912, 0),
     ("gate_up gemv_rows", 160, 264, 38912, 0),
-    ("gate_up mma128", 168, 120, 16384, 0),
+    ("gate_up mma128", 240, 120, 16384, 0),
     ("gate_up mma64", 240, 128, 16384, 0),
     ("gate_up thin16", 112, 104, 16384, 0),
     ("gate_up thin32", 136, 120, 32768, 0),
