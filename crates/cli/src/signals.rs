@@ -1,5 +1,7 @@
 //! Signals that would end the program where an error should.
 
+use std::sync::{Arc, atomic::AtomicBool};
+
 /// A file that grows beyond the limit of `ulimit -f` (SIGXFSZ) is an error of the write, as a full disk is: with the
 /// file in the message, exit code 1, and nothing half-written under a final name.
 ///
@@ -20,3 +22,32 @@ pub(crate) fn file_limits_are_errors() {
 
 #[cfg(not(unix))]
 pub(crate) fn file_limits_are_errors() {}
+
+/// SIGTERM and SIGHUP set `stop`, while something goes on that clears up after itself; a second one ends the program.
+///
+/// They are blocked, and a thread waits for them, which takes no `unsafe`. A thread that was there before would still be
+/// ended by them, and the program with it, so this comes before what starts threads.
+#[cfg(unix)]
+pub(crate) fn stop_on_termination(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+    use std::sync::atomic::Ordering;
+
+    use anyhow::Context;
+    use nix::sys::signal::{SigSet, Signal};
+
+    let set: SigSet = [Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    set.thread_block().context("blocking SIGTERM")?;
+    let wait = move || {
+        while let Ok(signal) = set.wait() {
+            if stop.swap(true, Ordering::SeqCst) {
+                std::process::exit(128 + signal as i32);
+            }
+        }
+    };
+    std::thread::Builder::new().name("portolan-signals".into()).spawn(wait).context("waiting for SIGTERM")?;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn stop_on_termination(_stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+    Ok(())
+}

@@ -1,4 +1,4 @@
-//! `portolan generate`, ended from outside in the middle of a load: nothing is left behind, and the next run works.
+//! `portolan generate` and `portolan convert`, ended from outside in the middle of their work: nothing is left behind.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,7 +7,7 @@ use std::{
     io::Write,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
     time::Duration,
 };
@@ -84,23 +84,17 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// Everything it may write lies in this folder.
     fn command(&self, device: &str) -> Command {
+        let mut command = self.portolan();
+        command.args(["generate", "-p", "hello", "-n", "2", "--ignore-eos", "-c", "64", "--device", device]);
+        command.arg("-m").arg(self.path("model"));
+        command
+    }
+
+    /// Everything it may write lies in this folder.
+    fn portolan(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-        command.args([
-            "generate",
-            "-p",
-            "hello",
-            "-n",
-            "2",
-            "--ignore-eos",
-            "-c",
-            "64",
-            "--device",
-            device,
-            "-m",
-        ]);
-        command.arg(self.path("model")).current_dir(self.0.path());
+        command.current_dir(self.0.path());
         for (name, folder) in [
             ("PORTOLAN_MODELS_DIR", "models"),
             ("PORTOLAN_CACHE_DIR", "kernels"),
@@ -140,16 +134,16 @@ fn bytes_read(child: &Child) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
 }
 
-/// Runs until `now`, sends the signal, and says by which one it ended.
+/// Runs until `now`, sends the signal, and says how it ended.
 #[track_caller]
-fn interrupt(mut child: Child, signal: &str, now: impl Fn(&Child) -> bool) -> Option<i32> {
-    while !now(&child) {
+fn interrupt(child: &mut Child, signal: &str, now: impl Fn(&Child) -> bool) -> ExitStatus {
+    while !now(child) {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it was to be interrupted");
         thread::sleep(Duration::from_millis(1));
     }
     let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
-    child.wait().unwrap().signal()
+    child.wait().unwrap()
 }
 
 /// Whether whoever started the tests has SIGINT ignored, as a shell does for what runs in its background.
@@ -171,8 +165,8 @@ fn ended_in_the_middle_of_a_load() {
         if device == "cuda" {
             // With nothing compiled yet it is caught at the first kernel that it keeps.
             let first = home.path("kernels");
-            let child = home.command(device).spawn().unwrap();
-            assert_eq!(interrupt(child, "KILL", |_| first.exists()), Some(9));
+            let mut child = home.command(device).spawn().unwrap();
+            assert_eq!(interrupt(&mut child, "KILL", |_| first.exists()).signal(), Some(9));
             let whole = |path: &Path| path.extension().is_some_and(|e| e == "bin");
             let temporary =
                 |path: &Path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
@@ -186,13 +180,31 @@ fn ended_in_the_middle_of_a_load() {
                 skipped("SIGINT is ignored here");
                 continue;
             }
-            let child = home.command(device).spawn().unwrap();
+            let mut child = home.command(device).spawn().unwrap();
             // A tenth of the weights.
-            let ended = interrupt(child, signal, |child| bytes_read(child).is_some_and(|n| n > 70_000_000));
-            assert_eq!(ended, Some(number), "{device}");
+            let ended =
+                interrupt(&mut child, signal, |child| bytes_read(child).is_some_and(|n| n > 70_000_000));
+            assert_eq!(ended.signal(), Some(number), "{device}");
             assert_eq!(home.files(), files, "{device}, {signal}: something is left behind");
         }
         assert_eq!(home.text(device), expected, "{device}");
         assert_eq!(home.files(), files, "{device}");
+    }
+}
+
+#[test]
+fn ended_in_the_middle_of_a_conversion() {
+    let home = Home::new();
+    let files = home.files();
+    let began = |child: &Child| bytes_read(child).is_some_and(|n| n > 70_000_000);
+    for signal in ["TERM", "HUP"] {
+        let mut command = home.portolan();
+        command.arg("convert").args(["model", "made"].map(|name| home.path(name))).args(["--bits", "4"]);
+        let mut child = command.spawn().unwrap();
+        assert_eq!(interrupt(&mut child, signal, began).code(), Some(1), "{signal}");
+        let Output { stderr, .. } = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert!(stderr.contains("interrupted"), "{signal}: {stderr}");
+        assert_eq!(home.files(), files, "{signal}: something is left behind");
     }
 }

@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::Command};
 
 use libloading::Library;
 use portolan_device::rocm::sys::{Hip, hipError_t};
@@ -47,4 +47,18 @@ fn without_a_driver_there_is_no_device() {
         assert_eq!(started, counted);
         assert!(started == hipError_t::hipErrorNoDevice || count > 0);
     }
+}
+
+#[test]
+fn an_unknown_architecture_is_refused() {
+    const NAME: &str = "HIP_ON_CUDA_ARCH";
+    // The environment is the process's: this test runs again in one of its own.
+    if std::env::var(NAME).is_ok_and(|set| set == "gfx90a") {
+        // SAFETY: no pointers.
+        let started = unsafe { (Hip::open(&built()).unwrap().hipInit)(0) };
+        return assert_eq!(started.0, 1, "hipErrorInvalidValue");
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "an_unknown_architecture_is_refused"]).env(NAME, "gfx90a");
+    assert!(again.status().unwrap().success());
 }

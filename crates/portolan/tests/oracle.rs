@@ -2,15 +2,18 @@
 //! sequences in one step, under both spellings of the configuration, exact and fast.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod devices;
+
 use std::path::Path;
 
+use devices::devices;
 use portolan::{
     Core, LoadOptions, Plan, SeqStep, Want,
     device::{Device, DeviceKind, cpu::CpuOptions},
     sample::argmax,
     tools::logits::logits,
 };
-use portolan_testkit::{Tensors, assert_close, max_abs_diff, oracle, skipped};
+use portolan_testkit::{Tensors, assert_close, max_abs_diff, oracle};
 
 const TINY: &[&str] = &["llama", "llama_sharded", "llama_tied", "mistral", "qwen2", "qwen3", "smollm3"];
 
@@ -32,13 +35,6 @@ fn options(exact: bool) -> LoadOptions {
     options.max_logits = 64;
     options.cache = Some(portolan::CacheType::F32);
     options
-}
-
-/// The CPU, and the GPUs that are there.
-fn devices() -> Vec<Device> {
-    let gpus = [Device::cuda(0), Device::rocm(0)];
-    let gpus = gpus.into_iter().filter_map(|gpu| gpu.map_err(|error| skipped(&error.to_string())).ok());
-    std::iter::once(Device::cpu(&CpuOptions { threads: 2 }).unwrap()).chain(gpus).collect()
 }
 
 fn on_cpu(path: &Path, options: &LoadOptions) -> Core {

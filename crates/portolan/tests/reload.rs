@@ -4,21 +4,15 @@
 //! is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod devices;
+
 use std::path::Path;
 
+use devices::devices;
 use portolan::{
-    Engine, GenerateOptions, LoadOptions, Plan, Prompt,
-    device::{Device, cpu::CpuOptions},
-    loader::NoProgress,
-    weights::LoadMode,
+    Engine, GenerateOptions, LoadOptions, Plan, Prompt, device::Device, loader::NoProgress, weights::LoadMode,
 };
-use portolan_testkit::{oracle, skipped};
-
-fn devices() -> Vec<Device> {
-    let gpus = [Device::cuda(0), Device::rocm(0)];
-    let gpus = gpus.into_iter().filter_map(|gpu| gpu.map_err(|error| skipped(&error.to_string())).ok());
-    std::iter::once(Device::cpu(&CpuOptions { threads: 2 }).unwrap()).chain(gpus).collect()
-}
+use portolan_testkit::oracle;
 
 fn engine(device: &Device, path: &Path, load: LoadMode) -> Engine {
     let mut options = LoadOptions::default();

@@ -10,14 +10,18 @@ use std::{
 };
 
 use crate::{
-    Checkpoint, Planes, PlannedTensor, Repack, Result,
+    BlockRows, Checkpoint, Planes, PlannedTensor, Repack, Result,
     file::WeightFile,
+    gguf::BlockFormat,
     load::ALIGN,
     reading::{ReadStats, RowReader},
 };
 
 /// A tensor larger than this is read in several tasks.
 const TASK: usize = 4 << 20;
+
+/// Progress is told after so many bytes of a reader: each time the thread that tells it takes a core from one that reads.
+const TOLD: u64 = 8 << 20;
 
 /// Bytes of a file that are repacked at a time: between the read and the repack they stay in a core's own cache.
 const REPACK: usize = 256 << 10;
@@ -135,7 +139,7 @@ pub(crate) fn run(
     let stop = AtomicBool::new(false);
     let (sender, receiver) = mpsc::channel::<u64>();
     let reader = |sender: mpsc::Sender<u64>| -> Result<ReadStats> {
-        let mut reader = RowReader::new(checkpoint, files);
+        let (mut reader, mut untold) = (RowReader::new(checkpoint, files), 0);
         while !stop.load(Ordering::Relaxed) {
             // Poisoned only if another reader panicked, which the scope passes on.
             let Some(mut task) = queue.lock().ok().and_then(|mut queue| queue.next()) else { break };
@@ -143,9 +147,13 @@ pub(crate) fn run(
                 stop.store(true, Ordering::Relaxed);
                 return Err(error);
             }
-            // The receiver outlives every sender.
-            let _ = sender.send(task.bytes());
+            untold += task.bytes();
+            if untold >= TOLD {
+                // The receiver outlives every sender.
+                let _ = sender.send(std::mem::take(&mut untold));
+            }
         }
+        let _ = sender.send(untold);
         Ok(reader.stats)
     };
     std::thread::scope(|scope| {
@@ -182,29 +190,73 @@ pub(crate) fn perform(
     let Some(repack) = &tensor.request.repack else {
         return reader.fill(&tensor.rows, first, rows, out);
     };
-    let (encoding, k) = (tensor.resolved.encoding, tensor.rows.k());
-    let row = encoding.row_bytes_total(k);
-    let most = repack_rows(repack.as_ref(), row);
-    let mut scratch = vec![0; row * most.min(rows)];
+    let most = repack_rows(repack.as_ref(), tensor.resolved.encoding.row_bytes_total(tensor.rows.k()));
+    let blocks = reader.block_format(&tensor.rows).filter(|&format| repack.takes_blocks(format));
+    // Kept from one task to the next: fresh memory would have to be cleared first, and would not be in the cache.
+    let mut scratch = std::mem::take(&mut reader.scratch);
     for done in (0..rows).step_by(most) {
         let n = most.min(rows - done);
-        let mut planes: Vec<&mut [u8]> = Vec::new();
-        let mut rest = &mut scratch[..row * n];
-        for &plane in encoding.planes() {
-            let (head, tail) = rest.split_at_mut(encoding.row_bytes(plane, k) * n);
-            planes.push(head);
-            rest = tail;
+        let at = (first + done, n, done);
+        let packed = match blocks {
+            Some(format) => from_blocks(reader, tensor, repack.as_ref(), format, at, out, &mut scratch)?,
+            None => false,
+        };
+        if !packed {
+            from_planes(reader, tensor, repack.as_ref(), at, out, &mut scratch)?;
         }
-        reader.fill(&tensor.rows, first + done, n, &mut planes)?;
-        let start = Instant::now();
-        let mut src = Planes { encoding, k, planes: [&[]; 4] };
-        for (slot, plane) in src.planes.iter_mut().zip(planes) {
-            *slot = plane;
-        }
-        repack.run(&src, done, n, out);
-        reader.stats.convert_time += start.elapsed();
     }
+    reader.scratch = scratch;
     Ok(())
+}
+
+/// Rows `first..first + n` of a tensor, which are `done..` of those that `out` is for.
+fn from_planes(
+    reader: &mut RowReader<'_>,
+    tensor: &PlannedTensor,
+    repack: &dyn Repack,
+    (first, n, done): (usize, usize, usize),
+    out: &mut [&mut [u8]],
+    scratch: &mut Vec<u8>,
+) -> Result<()> {
+    let (encoding, k) = (tensor.resolved.encoding, tensor.rows.k());
+    let bytes = encoding.row_bytes_total(k) * n;
+    scratch.resize(scratch.len().max(bytes), 0);
+    let mut planes: Vec<&mut [u8]> = Vec::new();
+    let mut rest = &mut scratch[..bytes];
+    for &plane in encoding.planes() {
+        let (head, tail) = rest.split_at_mut(encoding.row_bytes(plane, k) * n);
+        planes.push(head);
+        rest = tail;
+    }
+    reader.fill(&tensor.rows, first, n, &mut planes)?;
+    let start = Instant::now();
+    let mut src = Planes { encoding, k, planes: [&[]; 4] };
+    for (slot, plane) in src.planes.iter_mut().zip(planes) {
+        *slot = plane;
+    }
+    repack.run(&src, done, n, out);
+    reader.stats.convert_time += start.elapsed();
+    Ok(())
+}
+
+/// As [`from_planes`], from blocks as they are in the file; false where that cannot be.
+fn from_blocks(
+    reader: &mut RowReader<'_>,
+    tensor: &PlannedTensor,
+    repack: &dyn Repack,
+    format: BlockFormat,
+    (first, n, done): (usize, usize, usize),
+    out: &mut [&mut [u8]],
+    scratch: &mut Vec<u8>,
+) -> Result<bool> {
+    let k = tensor.rows.k();
+    let Some(places) = reader.raw_rows(&tensor.rows, first, n, scratch)? else { return Ok(false) };
+    let start = Instant::now();
+    let row = k / format.elements() * format.bytes();
+    let rows: Vec<&[u8]> = places.into_iter().map(|at| &scratch[at..at + row]).collect();
+    let packed = repack.run_blocks(&BlockRows { format, k, rows: &rows }, done, out);
+    reader.stats.convert_time += start.elapsed();
+    Ok(packed)
 }
 
 /// Rows that are repacked at a time.

@@ -43,7 +43,8 @@ pub use encoding::{BlockScale, Element, Encoding, Foreign, Layout, Plane, SUPER_
 pub use error::{NotWeights, WeightError};
 pub use expr::{Expr, Resolved};
 pub use load::{
-    LoadMode, LoadOptions, LoadPlan, LoadRequest, PlannedTensor, Repack, WeightTensor, load, plan_load,
+    BlockRows, LoadMode, LoadOptions, LoadPlan, LoadRequest, PlannedTensor, Repack, WeightTensor, load,
+    plan_load,
 };
 pub use loader::Loader;
 pub use memory_plan::{DevicePools, MemoryItem, MemoryPlan, Pool, human_bytes};

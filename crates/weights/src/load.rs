@@ -12,6 +12,7 @@ use portolan_device::{Device, Slice, StagingOptions, Stream, WeightArena};
 use crate::{
     Checkpoint, Encoding, Expr, Layout, LoadTransferStats, Loader, Planes, Resolved, Result, WeightError,
     fill::repack_rows,
+    gguf::BlockFormat,
     reading::PIECE,
     resolve::{RowMap, missing_error, missing_names, resolve},
 };
@@ -34,6 +35,29 @@ pub trait Repack: Send + Sync + Debug {
     /// 0 is row `first` of the weight. `out` are the whole planes of the result, or, where
     /// [`Repack::by_blocks`] holds, a part of them whose first row counts as row 0.
     fn run(&self, src: &Planes<'_>, first: usize, n: usize, out: &mut [&mut [u8]]);
+    /// Whether [`Repack::run_blocks`] can do something with rows of this format.
+    fn takes_blocks(&self, format: BlockFormat) -> bool {
+        let _ = format;
+        false
+    }
+    /// What [`Repack::run`] does, from rows as they stand in a GGUF file: the same bytes, with no planes in between. False
+    /// where it cannot, for a scale that is out of bounds or a number of rows; then nothing of `out` counts as written,
+    /// and the rows are taken apart and given to [`Repack::run`].
+    fn run_blocks(&self, src: &BlockRows<'_>, first: usize, out: &mut [&mut [u8]]) -> bool {
+        let _ = (src, first, out);
+        false
+    }
+}
+
+/// Rows of a weight as they stand in a GGUF file.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRows<'a> {
+    /// How their blocks are made.
+    pub format: BlockFormat,
+    /// Elements a row.
+    pub k: usize,
+    /// Each row's blocks.
+    pub rows: &'a [&'a [u8]],
 }
 
 /// A weight that the graph wants.

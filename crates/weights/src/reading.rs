@@ -12,7 +12,7 @@ use crate::{
     Checkpoint, Encoding, Result, Source, TensorInfo, WeightError,
     convert::{decode_run, move_rows},
     file::{WeightFile, pread_exact},
-    gguf::split_blocks,
+    gguf::{BlockFormat, split_blocks},
     resolve::{RowMap, Run, slice},
 };
 
@@ -44,6 +44,8 @@ pub(crate) struct RowReader<'a> {
     files: &'a [WeightFile],
     raw: Vec<u8>,
     gathered: Vec<u8>,
+    /// Of whoever has it read.
+    pub(crate) scratch: Vec<u8>,
     pub(crate) stats: ReadStats,
 }
 
@@ -56,7 +58,8 @@ struct Group {
 
 impl<'a> RowReader<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, files: &'a [WeightFile]) -> Self {
-        RowReader { checkpoint, files, raw: Vec::new(), gathered: Vec::new(), stats: ReadStats::default() }
+        let (raw, gathered, scratch) = (Vec::new(), Vec::new(), Vec::new());
+        RowReader { checkpoint, files, raw, gathered, scratch, stats: ReadStats::default() }
     }
 
     /// Fills rows `first..first + n` of the result; each of `out` is one plane's part of exactly those rows.
@@ -165,6 +168,49 @@ impl<'a> RowReader<'a> {
             self.gathered = scratch;
         }
         Ok(())
+    }
+
+    /// The format of the blocks that a weight's rows are in the files, if all are of one and none is decoded.
+    pub(crate) fn block_format(&self, map: &RowMap) -> Option<BlockFormat> {
+        let of = |run: &Run| match self.checkpoint.get(map.sources.get(run.source)?)?.source {
+            Source::Blocks { format, .. } if run.convert.is_none() && run.k > 0 => Some(format),
+            _ => None,
+        };
+        let first = of(map.runs.first()?)?;
+        map.runs.iter().all(|run| of(run) == Some(first)).then_some(first)
+    }
+
+    /// Rows `first..first + n` of a weight that has a [`RowReader::block_format`], as they stand in the file: read into
+    /// `raw`, and where each begins there. None where more than half of what lies between them is not wanted.
+    pub(crate) fn raw_rows(
+        &mut self,
+        map: &RowMap,
+        first: usize,
+        n: usize,
+        raw: &mut Vec<u8>,
+    ) -> Result<Option<Vec<usize>>> {
+        let runs = slice(&map.runs, first, n);
+        let (mut places, mut used) = (Vec::with_capacity(n), 0);
+        for runs in runs.chunk_by(|a, b| a.source == b.source) {
+            let [head, ..] = runs else { continue };
+            let name = map.sources.get(head.source).map_or("", String::as_str);
+            let tensor = self.checkpoint.get(name).ok_or_else(|| self.stale(name))?;
+            let Source::Blocks { span, format } = &tensor.source else { return Ok(None) };
+            let row = head.k / format.elements() * format.bytes();
+            let low = runs.iter().map(|run| run.first).min().unwrap_or(0);
+            let ends = runs.iter().map(|run| run.first + run.len.saturating_sub(1) * run.step + 1);
+            let rows = ends.max().unwrap_or(low) - low;
+            if rows > 2 * runs.iter().map(|run| run.len).sum::<usize>() {
+                return Ok(None);
+            }
+            raw.resize(raw.len().max(used + rows * row), 0);
+            self.pread(span.file, &mut raw[used..used + rows * row], span.offset + (low * row) as u64)?;
+            for run in runs {
+                places.extend((0..run.len).map(|i| used + (run.first - low + i * run.step) * row));
+            }
+            used += rows * row;
+        }
+        Ok(Some(places))
     }
 
     /// The plan was made for another checkpoint.

@@ -1,10 +1,17 @@
 //! `portolan convert`: a model as an MLX checkpoint.
 
-use std::{fmt::Write, ops::ControlFlow, sync::atomic::Ordering};
+use std::{
+    fmt::Write,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use portolan::{loader, tools::convert::ConvertPlan, weights::human_bytes};
 
-use crate::{args::ConvertArgs, output, progress::Bars};
+use crate::{args::ConvertArgs, output, progress::Bars, signals};
 
 pub(crate) fn run(args: ConvertArgs) -> anyhow::Result<()> {
     let source = loader::find(&args.source, &mut Bars::new())?;
@@ -14,7 +21,9 @@ pub(crate) fn run(args: ConvertArgs) -> anyhow::Result<()> {
     if args.dry_run {
         return Ok(());
     }
-    let stop = super::run::on_ctrl_c()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    signals::stop_on_termination(stop.clone())?;
+    super::run::stop_on_ctrl_c(stop.clone())?;
     let mut bars = Bars::new();
     plan.run(&mut |done, total| {
         bars.leg("converting", done, total);

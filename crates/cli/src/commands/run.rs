@@ -76,14 +76,18 @@ fn piped_prompt() -> anyhow::Result<Option<String>> {
 /// Set by Ctrl-C while something goes on that can be stopped. A second one, with nothing to stop, ends the program.
 pub(super) fn on_ctrl_c() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
+    stop_on_ctrl_c(stop.clone())?;
+    Ok(stop)
+}
+
+/// The same for a flag that others set too.
+pub(super) fn stop_on_ctrl_c(flag: Arc<AtomicBool>) -> anyhow::Result<()> {
     ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
     })
-    .context("setting up Ctrl-C")?;
-    Ok(stop)
+    .context("setting up Ctrl-C")
 }
 
 fn answer(

@@ -21,13 +21,14 @@ const MULTIPROCESSORS: usize = 388;
 const INTEGRATED: usize = 396;
 const ARCH_NAME: usize = 1160;
 
-/// The architecture that the GPU gives itself out for: `HIP_ON_CUDA_ARCH`, which must be one of 32 lanes.
-fn arch() -> String {
+/// The architecture that the GPU gives itself out for: `HIP_ON_CUDA_ARCH`, which must be one of 32 lanes. What else is
+/// set is an invalid value, as of [`hipInit`]: kernels would be refused later by their lanes, or by matrix units.
+fn arch() -> Result<&'static str, u32> {
     const KNOWN: [&str; 3] = ["gfx1100", "gfx1030", "gfx1201"];
-    let set = std::env::var("HIP_ON_CUDA_ARCH").unwrap_or_default();
-    let known = KNOWN.into_iter().find(|name| *name == set);
-    // What else is set would be refused later by its lanes, or by its matrix units.
-    known.unwrap_or(KNOWN[0]).to_owned()
+    match std::env::var_os("HIP_ON_CUDA_ARCH") {
+        Some(set) => KNOWN.into_iter().find(|name| set == *name).ok_or(INVALID_VALUE),
+        None => Ok(KNOWN[0]),
+    }
 }
 
 /// `<CUDA's name> as gfx1100`.
@@ -36,7 +37,7 @@ fn name_of(cu: &Driver, device: c_int) -> Result<String, u32> {
     // SAFETY: as many bytes as said, less one that stays zero.
     check(unsafe { (cu.cuDeviceGetName)(name.as_mut_ptr().cast(), 199, device) })?;
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
-    Ok(format!("{} as {}", String::from_utf8_lossy(&name[..end]), arch()))
+    Ok(format!("{} as {}", String::from_utf8_lossy(&name[..end]), arch()?))
 }
 
 /// Writes a text and its zero into `len` bytes, cut where it is too long.
@@ -84,14 +85,14 @@ fn properties(cu: &Driver, device: c_int) -> Result<[u8; PROPERTIES], u32> {
     for (at, which) in ints {
         write(at, &attribute_of(cu, which, device)?.to_le_bytes());
     }
-    write(ARCH_NAME, arch().as_bytes());
+    write(ARCH_NAME, arch()?.as_bytes());
     Ok(bytes)
 }
 
 /// Starts the runtime.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipInit(_flags: c_uint) -> u32 {
-    code(driver().map(|_| SUCCESS))
+    code(arch().and_then(|_| driver()).map(|_| SUCCESS))
 }
 
 /// The runtime's version: major * 10^7 + minor * 10^5 + patch.

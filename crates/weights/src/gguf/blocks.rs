@@ -153,22 +153,27 @@ fn affine<const BYTES: usize, const CODES: usize>(
     Ok(())
 }
 
-/// `-2^log2` times the f16 that a block begins with; none when that is not finite.
+/// The bias for the scale that a block begins with.
 #[inline(always)]
 fn times(block: &[u8], log2: u16) -> Option<[u8; 2]> {
-    let d = u16::from_le_bytes(array(block, 0));
-    let exponent = d >> 10 & 31;
-    if exponent != 0 && exponent + log2 < 31 {
-        return Some(((d ^ 0x8000) + (log2 << 10)).to_le_bytes());
-    }
-    times_rare(d, log2)
+    bias_of(u16::from_le_bytes(array(block, 0)), log2).map(u16::to_le_bytes)
 }
 
-/// As [`times`], for zeros, subnormals and what overflows.
+/// The bias that centres a block's codes on `2^log2`: minus that times its scale, both f16; none when that is not finite.
+#[inline(always)]
+pub fn bias_of(scale: u16, log2: u16) -> Option<u16> {
+    let exponent = scale >> 10 & 31;
+    if exponent != 0 && exponent + log2 < 31 {
+        return Some((scale ^ 0x8000) + (log2 << 10));
+    }
+    rare_bias(scale, log2)
+}
+
+/// As [`bias_of`], for zeros, subnormals and what overflows.
 #[cold]
-fn times_rare(d: u16, log2: u16) -> Option<[u8; 2]> {
-    let bias = f16::from_f32(-f16::from_bits(d).to_f32() * f32::from(1u16 << log2));
-    bias.is_finite().then(|| bias.to_le_bytes())
+fn rare_bias(scale: u16, log2: u16) -> Option<u16> {
+    let bias = f16::from_f32(-f16::from_bits(scale).to_f32() * f32::from(1u16 << log2));
+    bias.is_finite().then(|| bias.to_bits())
 }
 
 #[cfg(test)]
@@ -179,8 +184,8 @@ mod tests {
     fn biases_are_exact_or_refused() {
         for d in 0..=u16::MAX {
             let expected = -f16::from_bits(d).to_f32() * 128.0;
-            match times(&d.to_le_bytes(), 7) {
-                Some(bias) => assert_eq!(f16::from_le_bytes(bias).to_f32(), expected, "{d:#06x}"),
+            match bias_of(d, 7) {
+                Some(bias) => assert_eq!(f16::from_bits(bias).to_f32(), expected, "{d:#06x}"),
                 None => assert!(expected.is_nan() || expected.abs() > 65504.0, "{d:#06x}"),
             }
         }

@@ -12,6 +12,6 @@ mod split_files;
 mod tensors;
 
 pub use block_format::BlockFormat;
-pub use blocks::{BadBlock, split_blocks};
+pub use blocks::{BadBlock, bias_of, split_blocks};
 pub use metadata::{Array, Metadata, Value};
 pub(crate) use split_files::{open, split_name};

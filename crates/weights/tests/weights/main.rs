@@ -16,5 +16,6 @@ mod mlx_modules;
 mod oracle_checkpoints;
 mod quant_vectors;
 mod quantizing;
+mod raw_blocks;
 mod staged;
 mod support;

@@ -1,9 +1,9 @@
 //! From planes to the layout `rows8`.
 
-use portolan_weights::{Encoding, Layout, Plane, Planes, Repack};
+use portolan_weights::{BlockRows, Encoding, Layout, Plane, Planes, Repack, gguf::BlockFormat};
 
 use super::{
-    isa::pack::pack_block,
+    isa::pack::{pack_block, pack_blocks, takes_blocks},
     rows8::{BLOCK, Format, NAME, SUB, Scales, parts, place},
 };
 
@@ -42,6 +42,21 @@ impl Repack for Rows8 {
                 pack_row(&format, src, at + lane, lane, out);
             }
         }
+    }
+
+    fn takes_blocks(&self, format: BlockFormat) -> bool {
+        takes_blocks(format)
+    }
+
+    fn run_blocks(&self, src: &BlockRows<'_>, first: usize, out: &mut [&mut [u8]]) -> bool {
+        let (Some(format), Some(out)) = (Format::of(src.format.encoding()), out.first_mut()) else {
+            return false;
+        };
+        let (eights, rest) = src.rows.as_chunks::<BLOCK>();
+        let blocks = out.chunks_exact_mut(format.block_bytes(src.k).max(1)).skip(first / BLOCK);
+        rest.is_empty()
+            && eights.len() <= blocks.len()
+            && eights.iter().zip(blocks).all(|(rows, out)| pack_blocks(src.format, rows, out))
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod attention;
+mod from_blocks;
 mod golden;
 mod integer;
 mod names;
