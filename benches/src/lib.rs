@@ -12,7 +12,7 @@ use portolan_device::{Device, cpu::CpuOptions};
 use portolan_kernels::{
     Cost, GpuPrograms, KernelError, Launch, OpKind, StepShape, Variant, activation_dtype, chart,
     conformance::{
-        Target,
+        Recording, Target,
         place::{Placer, weight_specs},
         run_variant,
     },
@@ -76,10 +76,15 @@ fn row<'a>(device: &'a Device, variant: &'static Variant, bench: &'a Bench) -> O
     Some(Row { name, device, variant, bench, layout })
 }
 
+/// Runs that a GPU is given at once, at least.
+const RECORDED: usize = 64;
+
 /// A row in memory, ready to run.
 pub struct Ready<'a> {
     launches: Vec<Launch>,
     next: usize,
+    /// On a GPU all of the launches, which are run together.
+    recording: Option<Recording>,
     shape: StepShape,
     device: &'a Device,
     variant: &'static Variant,
@@ -94,7 +99,7 @@ impl<'a> Row<'a> {
     }
 
     /// Places the row's case, its weights and cache as often as it takes to fill the last cache twice, so that each
-    /// run finds them in memory.
+    /// run finds them in memory. On a GPU the runs are recorded.
     ///
     /// # Errors
     /// When memory runs out.
@@ -111,8 +116,20 @@ impl<'a> Row<'a> {
         }
         let (device, variant, shape) = (self.device, self.variant, self.bench.case.shape);
         let programs = GpuPrograms::new(device);
-        Ok(Ready { launches, next: 0, shape, device, variant, placer, programs })
+        let mut ready =
+            Ready { launches, next: 0, recording: None, shape, device, variant, placer, programs };
+        if device.team().is_none() {
+            let launches = std::mem::take(&mut ready.launches);
+            let runs = launches.len() * RECORDED.div_ceil(launches.len());
+            let target = target(device, &ready.placer, &ready.programs);
+            ready.recording = Some(Recording::new(variant, launches, runs, shape, &target)?);
+        }
+        Ok(ready)
     }
+}
+
+fn target<'t>(device: &'t Device, placer: &'t Placer, programs: &'t GpuPrograms) -> Target<'t> {
+    Target { device, team: device.team().map(AsRef::as_ref), stream: placer.stream(), programs }
 }
 
 /// Bytes of weights and cache: what a copy takes.
@@ -123,20 +140,22 @@ fn memory_of(launch: &Launch) -> usize {
 }
 
 impl Ready<'_> {
-    /// Runs the next copy.
+    /// The runs that one [`Ready::run`] is.
+    pub fn runs(&self) -> usize {
+        self.recording.as_ref().map_or(1, Recording::runs)
+    }
+
+    /// Runs the next copy, or what is recorded.
     ///
     /// # Errors
     /// When the device fails.
     pub fn run(&mut self) -> Result<(), KernelError> {
+        if let Some(recording) = &self.recording {
+            return recording.run(self.placer.stream());
+        }
         let next = (self.next + 1) % self.launches.len();
         let launch = &mut self.launches[std::mem::replace(&mut self.next, next)];
-        let target = Target {
-            device: self.device,
-            team: self.device.team().map(AsRef::as_ref),
-            stream: self.placer.stream(),
-            programs: &self.programs,
-        };
-        run_variant(self.variant, launch, self.shape, &target)
+        run_variant(self.variant, launch, self.shape, &target(self.device, &self.placer, &self.programs))
     }
 
     /// Waits for what was run.
@@ -239,6 +258,21 @@ mod tests {
         assert!(total > 2 * last_cache() && total <= 2 * last_cache() + memory_of(&ready.launches[0]));
         for _ in 0..3 {
             ready.run().unwrap();
+        }
+    }
+
+    /// On the GPUs that are there; HIP's stand-in is one too.
+    #[test]
+    fn a_gpu_runs_many_at_once() {
+        let benches = benches();
+        for device in devices().unwrap().iter().filter(|d| d.team().is_none()) {
+            for name in ["/add/", "/matmul/gemv1/affine4-g64"] {
+                let rows = rows(device, &benches);
+                let mut ready = rows.iter().find(|r| r.name.contains(name)).unwrap().ready().unwrap();
+                assert!(ready.runs() >= RECORDED && ready.launches.is_empty(), "{name}");
+                ready.run().unwrap();
+                ready.wait().unwrap();
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod cases;
 mod compare;
 pub mod host;
 pub mod place;
+mod recording;
 pub mod reference;
 pub mod rng;
 pub mod tolerance;
@@ -28,6 +29,7 @@ pub use crate::cpu::plain::reference as plain_variant;
 pub use compare::{Failure, Worst};
 use host::Case;
 use place::{Placer, Results, weight_specs};
+pub use recording::Recording;
 use reference::Reference;
 
 use crate::{

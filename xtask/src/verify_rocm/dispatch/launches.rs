@@ -29,6 +29,7 @@ pub(super) const SITES: &[(&str, &str, usize, &str)] = &[
     ("crates/device/src/stream.rs", ".launch(", 2, "a device's stream: a kernel, a graph"),
     ("crates/kernels/src/gpu/prepare.rs", "launch_kernel", 1, "the one launch of a port that the chart chose"),
     ("crates/kernels/src/exec.rs", ".launch(", 1, "a captured program"),
+    ("crates/kernels/src/conformance/recording.rs", ".launch(", 1, "captured runs of one variant, for benchmarks"),
 ];
 
 /// Launches that are not in the list, and lines of the list that no launch fits.

@@ -8,7 +8,7 @@ use portolan_device::DType;
 use portolan_weights::SUPER_GROUP;
 
 #[cfg(target_arch = "x86_64")]
-use super::isa::vnni::dot as dot_vnni;
+use super::isa::{vnni::dot as dot_vnni, wide::strip as wide};
 use super::{
     isa::codes::{dot, sum16, unit},
     kind::{Affine, Kind, MxFp4, NvFp4, Q2K, Q3K, Q4K, Q5K, Q6K},
@@ -22,11 +22,11 @@ use crate::RowCodes;
 #[derive(Clone, Copy)]
 pub(super) struct IntRows {
     /// First byte of the first row.
-    ptr: *const u8,
+    pub(super) ptr: *const u8,
     /// Groups of 32 a row.
-    groups: usize,
+    pub(super) groups: usize,
     /// Bytes of a row.
-    stride: usize,
+    pub(super) stride: usize,
 }
 
 // SAFETY: a pointer to an input, which nobody writes while the launch runs.
@@ -63,9 +63,9 @@ pub(super) type Tile<const R: usize> = unsafe fn(&Geometry, *const u8, usize, In
 /// Sizes of a format that a tile would else work out again for each block.
 #[derive(Clone, Copy)]
 pub(super) struct Geometry {
-    subs: usize,
-    code_bytes: usize,
-    scale_bytes: usize,
+    pub(super) subs: usize,
+    pub(super) code_bytes: usize,
+    pub(super) scale_bytes: usize,
 }
 
 /// The tiles of an encoding for so many rows.
@@ -103,9 +103,9 @@ const fn codes_of(planes: usize) -> RowCodes {
 }
 
 /// The tiles of an [`Isa`]. A macro, since a function cannot be generic over the features that it is compiled for, and
-/// the loop is fast only where all of it is compiled for the same.
+/// the loop is fast only where all of it is compiled for the same. `$many` is what four and eight rows take.
 macro_rules! isa {
-    ($isa:ident, $module:ident, $needs:expr, $features:literal, $dot:ident) => {
+    ($isa:ident, $module:ident, $needs:expr, $features:literal, $dot:ident, $many:ident) => {
         impl<const PLANES: usize> Isa for $isa<PLANES> {
             const FEATURES: &'static [&'static str] = $needs;
             const CODES: RowCodes = codes_of(PLANES);
@@ -114,7 +114,7 @@ macro_rules! isa {
             }
         }
 
-        mod $module {
+        pub(super) mod $module {
             use super::*;
 
             fn make<K: Kind, const PLANES: usize>(format: Format) -> Tiles {
@@ -125,8 +125,8 @@ macro_rules! isa {
                     geometry,
                     one: strip::<K, 1, PLANES>,
                     two: strip::<K, 2, PLANES>,
-                    four: strip::<K, 4, PLANES>,
-                    eight: strip::<K, 8, PLANES>,
+                    four: $many::<K, 4, PLANES>,
+                    eight: $many::<K, 8, PLANES>,
                 }
             }
 
@@ -182,7 +182,7 @@ macro_rules! isa {
             /// As [`strip`].
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn tile<K: Kind, const R: usize, const PLANES: usize>(
+            pub(in crate::cpu::fast) unsafe fn tile<K: Kind, const R: usize, const PLANES: usize>(
                 geometry: &Geometry,
                 w: *const u8,
                 x: IntRows,
@@ -260,14 +260,15 @@ macro_rules! isa {
 }
 
 #[cfg(target_arch = "x86_64")]
-isa!(Base, base, &[], "avx2,fma,f16c", dot);
+isa!(Base, base, &[], "avx2,fma,f16c", dot, strip);
 #[cfg(target_arch = "x86_64")]
 isa!(
     Vnni,
     vnni,
     &["avx512f", "avx512bw", "avx512vl", "avx512vnni"],
     "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni",
-    dot_vnni
+    dot_vnni,
+    wide
 );
 #[cfg(target_arch = "aarch64")]
-isa!(Base, base, &[], "neon", dot);
+isa!(Base, base, &[], "neon", dot, strip);

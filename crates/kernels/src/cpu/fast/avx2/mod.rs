@@ -7,6 +7,7 @@ pub(in crate::cpu::fast) mod lanes;
 pub(in crate::cpu::fast) mod pack;
 pub(in crate::cpu::fast) mod round;
 pub(in crate::cpu::fast) mod vnni;
+pub(in crate::cpu::fast) mod wide;
 
 /// Features of the processor that all kernels are compiled for.
 pub(in crate::cpu::fast) const FEATURES: &[&str] = &["avx2", "fma", "f16c"];
