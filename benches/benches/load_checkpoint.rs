@@ -1,6 +1,6 @@
 //! How fast a checkpoint becomes weights in the CPU's memory, beside plain reads of the same files.
 //!
-//! `cargo bench --bench load_checkpoint -- PATH` runs the arms in turns, with the files in the page cache, and prints
+//! `cargo bench --bench load_checkpoint -- /absolute/PATH` runs the arms in turns, with the files in the page cache, and prints
 //! for each arm the median of its rounds, and of the load's ratio to it:
 //! * `load`: the weights' leg of a load: files open and memory taken, to weights in their kernels' layout;
 //! * `read, all threads`: as many threads as a load has, into fresh memory, and no more;
@@ -30,8 +30,9 @@ const ROUNDS: usize = 21;
 const PIECE: usize = 4 << 20;
 
 fn main() -> Result<()> {
-    let Some(path) = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).map(PathBuf::from) else {
-        println!("no checkpoint was named: cargo bench --bench load_checkpoint -- PATH");
+    // What is no file may be meant for the other benchmarks.
+    let Some(path) = std::env::args().skip(1).map(PathBuf::from).find(|path| path.exists()) else {
+        println!("no checkpoint was named: cargo bench --bench load_checkpoint -- /absolute/PATH");
         return Ok(());
     };
     let bench = Bench::new(&path)?;

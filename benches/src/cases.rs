@@ -21,7 +21,9 @@ const HEADS: usize = 32;
 const KV_HEADS: usize = 8;
 const HEAD_DIM: usize = 64;
 /// Rows of a step: a token, several sequences, a prompt.
-const ROWS: [usize; 3] = [1, 16, 128];
+pub(crate) const ROWS: [usize; 3] = [1, 16, 128];
+/// Rows of matmuls for the variants that take none of those.
+const OTHER_ROWS: [usize; 5] = [2, 4, 8, 32, 512];
 /// Positions before the step's own.
 const CONTEXT: usize = 2048;
 
@@ -60,9 +62,9 @@ impl Bench {
 pub fn benches() -> Vec<Bench> {
     let mut all = Vec::new();
     all.extend(ROWS.into_iter().flat_map(row_by_row));
-    for rows in ROWS {
+    all.extend(ROWS.into_iter().flat_map(|rows| encodings().map(|encoding| embed(encoding, rows))));
+    for rows in ROWS.into_iter().chain(OTHER_ROWS) {
         for encoding in encodings() {
-            all.push(embed(encoding, rows));
             for input in [ValueType::Activation, ValueType::Q8Rows, ValueType::Q15Rows] {
                 all.push(matmul(encoding, rows, input));
                 all.push(gate_up(encoding, rows, input));

@@ -23,10 +23,11 @@ pub(crate) fn file_limits_are_errors() {
 #[cfg(not(unix))]
 pub(crate) fn file_limits_are_errors() {}
 
-/// SIGTERM and SIGHUP set `stop`, while something goes on that clears up after itself; a second one ends the program.
+/// SIGTERM sets `stop`, while something goes on that clears up after itself; a second one ends the program.
 ///
-/// They are blocked, and a thread waits for them, which takes no `unsafe`. A thread that was there before would still be
-/// ended by them, and the program with it, so this comes before what starts threads.
+/// It is blocked, and a thread waits for it, which takes no `unsafe`. A thread that was there before would still be ended
+/// by it, and the program with it, so this comes before what starts threads. (SIGHUP is not taken: it may be ignored, as
+/// under `nohup`, and a blocked one arrives all the same.)
 #[cfg(unix)]
 pub(crate) fn stop_on_termination(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     use std::sync::atomic::Ordering;
@@ -34,13 +35,16 @@ pub(crate) fn stop_on_termination(stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     use anyhow::Context;
     use nix::sys::signal::{SigSet, Signal};
 
-    let set: SigSet = [Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    let set: SigSet = [Signal::SIGTERM].into_iter().collect();
     set.thread_block().context("blocking SIGTERM")?;
     let wait = move || {
+        let mut again = false;
         while let Ok(signal) = set.wait() {
-            if stop.swap(true, Ordering::SeqCst) {
+            if again {
                 std::process::exit(128 + signal as i32);
             }
+            again = true;
+            stop.store(true, Ordering::SeqCst);
         }
     };
     std::thread::Builder::new().name("portolan-signals".into()).spawn(wait).context("waiting for SIGTERM")?;

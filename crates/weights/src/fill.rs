@@ -145,6 +145,7 @@ pub(crate) fn run(
             let Some(mut task) = queue.lock().ok().and_then(|mut queue| queue.next()) else { break };
             if let Err(error) = one(&mut reader, &mut task) {
                 stop.store(true, Ordering::Relaxed);
+                let _ = sender.send(untold);
                 return Err(error);
             }
             untold += task.bytes();
@@ -196,12 +197,17 @@ pub(crate) fn perform(
     let mut scratch = std::mem::take(&mut reader.scratch);
     for done in (0..rows).step_by(most) {
         let n = most.min(rows - done);
-        let at = (first + done, n, done);
-        let packed = match blocks {
-            Some(format) => from_blocks(reader, tensor, repack.as_ref(), format, at, out, &mut scratch)?,
-            None => false,
-        };
-        if !packed {
+        let mut packed = 0;
+        if let Some(format) = blocks {
+            // Rows that fill no block of the layout are left to the planes.
+            let whole = n - n % repack.row_multiple().max(1);
+            let at = (first + done, whole, done);
+            if from_blocks(reader, tensor, repack.as_ref(), format, at, out, &mut scratch)? {
+                packed = whole;
+            }
+        }
+        if packed < n {
+            let at = (first + done + packed, n - packed, done + packed);
             from_planes(reader, tensor, repack.as_ref(), at, out, &mut scratch)?;
         }
     }

@@ -237,7 +237,8 @@ pub fn plan_load(checkpoint: &Checkpoint, requests: Vec<LoadRequest>) -> Result<
 fn scratch_of(tensor: &PlannedTensor) -> u64 {
     let row = tensor.resolved.encoding.row_bytes_total(tensor.rows.k());
     let piece = PIECE.max(row) as u64;
-    let repack = tensor.request.repack.as_ref().map_or(0, |r| repack_rows(r.as_ref(), row) * row);
+    // Rows that are read as blocks may have as many others in between; 24 bytes say where each lies.
+    let repack = tensor.request.repack.as_ref().map_or(0, |r| repack_rows(r.as_ref(), row) * (2 * row + 24));
     2 * piece + repack as u64
 }
 

@@ -190,7 +190,7 @@ impl<'a> RowReader<'a> {
         raw: &mut Vec<u8>,
     ) -> Result<Option<Vec<usize>>> {
         let runs = slice(&map.runs, first, n);
-        let (mut places, mut used) = (Vec::with_capacity(n), 0);
+        let (mut places, mut used, mut ranges) = (Vec::with_capacity(n), 0, Vec::new());
         for runs in runs.chunk_by(|a, b| a.source == b.source) {
             let [head, ..] = runs else { continue };
             let name = map.sources.get(head.source).map_or("", String::as_str);
@@ -203,12 +203,18 @@ impl<'a> RowReader<'a> {
             if rows > 2 * runs.iter().map(|run| run.len).sum::<usize>() {
                 return Ok(None);
             }
-            raw.resize(raw.len().max(used + rows * row), 0);
-            self.pread(span.file, &mut raw[used..used + rows * row], span.offset + (low * row) as u64)?;
             for run in runs {
                 places.extend((0..run.len).map(|i| used + (run.first - low + i * run.step) * row));
             }
+            ranges.push((span.file, span.offset + (low * row) as u64, used..used + rows * row));
             used += rows * row;
+        }
+        if raw.len() < used {
+            raw.reserve_exact(used - raw.len());
+            raw.resize(used, 0);
+        }
+        for (file, offset, range) in ranges {
+            self.pread(file, &mut raw[range], offset)?;
         }
         Ok(Some(places))
     }

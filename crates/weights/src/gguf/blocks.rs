@@ -160,9 +160,11 @@ fn times(block: &[u8], log2: u16) -> Option<[u8; 2]> {
 }
 
 /// The bias that centres a block's codes on `2^log2`: minus that times its scale, both f16; none when that is not finite.
+/// `log2` is at most 15.
 #[inline(always)]
 pub fn bias_of(scale: u16, log2: u16) -> Option<u16> {
     let exponent = scale >> 10 & 31;
+    debug_assert!(log2 < 16, "2^{log2} is no f16");
     if exponent != 0 && exponent + log2 < 31 {
         return Some((scale ^ 0x8000) + (log2 << 10));
     }

@@ -104,12 +104,12 @@ fn the_same_bytes_as_by_way_of_planes() {
     let source = Expr::source;
     let unpermuted = |heads| Expr::UnpermuteHeads { of: Box::new(source("a")), heads };
     check(&checkpoint, source("a"), 48);
-    check(&checkpoint, source("b"), 20);
+    check(&checkpoint, source("b"), 16);
     check(&checkpoint, source("wide"), 20_000);
     check(&checkpoint, unpermuted(3), 48);
     check(&checkpoint, unpermuted(1), 48);
-    check(&checkpoint, Expr::Concat(vec![unpermuted(2), source("b"), source("a")]), 116);
-    check(&checkpoint, Expr::Rows { of: Box::new(unpermuted(3)), start: 16, len: 17 }, 17);
+    check(&checkpoint, Expr::Concat(vec![unpermuted(2), source("b"), source("a")]), 112);
+    check(&checkpoint, Expr::Rows { of: Box::new(unpermuted(3)), start: 16, len: 17 }, 16);
     check(&checkpoint, Expr::Stack(vec![source("b"), source("b")]), 40);
     // Rows from here and there: what lies between them would be read for nothing.
     let end = |start| Expr::Rows { of: Box::new(source("wide")), start, len: 8 };

@@ -103,7 +103,7 @@ pub(in crate::cpu::fast) fn takes_blocks(format: BlockFormat) -> bool {
 }
 
 /// Writes a block of eight rows, each of whole GGUF blocks; false where [`takes_blocks`] is, or where the bias that a scale
-/// comes to does not fit f16.
+/// comes to does not fit f16; the block may be half written then.
 pub(in crate::cpu::fast) fn pack_blocks(from: BlockFormat, rows: &[&[u8]; BLOCK], block: &mut [u8]) -> bool {
     let Some(format) = Format::of(from.encoding()).filter(|_| takes_blocks(from)) else { return false };
     let records = rows[0].len() / from.bytes();
