@@ -36,7 +36,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Chat with a model: one answer, or a conversation when no prompt is given
     #[command(
-        after_help = "Example:\n  portolan run \"The capital of France is\"\n  portolan run ./Qwen3-0.6B-4bit \
+        after_help = "Example:\n  portolan run \"What is the capital of France?\"\n  portolan run ./Qwen3-0.6B-4bit \
                             \"Name three rivers\""
     )]
     Run(RunArgs),

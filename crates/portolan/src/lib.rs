@@ -6,7 +6,7 @@
 //! fn main() -> Result<(), portolan::Error> {
 //!     let engine = Engine::load("smollm2", &LoadOptions::default())?;
 //!     let mut chat = engine.chat()?;
-//!     let mut answer = chat.send("The capital of France is", &GenerateOptions::tokens(64))?;
+//!     let mut answer = chat.send("What is the capital of France?", &GenerateOptions::tokens(64))?;
 //!     for piece in &mut answer {
 //!         print!("{}", piece?.text);
 //!     }
