@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use portolan_benches::read_pieces;
 use portolan_device::{
     Device, SlotPart, StagingOptions, StagingPool, Stream, Transfer, WeightArena, cpu::CpuOptions, env,
 };
@@ -208,23 +209,11 @@ impl Bench<'_> {
         for range in arena.host_mut().unwrap_or_default() {
             for piece in range.chunks_mut(4 << 20) {
                 let len = piece.len() as u64;
-                work.push((at, piece));
+                work.push((file, at, piece));
                 at += len;
             }
         }
-        let queue = Mutex::new(work.into_iter());
-        let next = || queue.lock().ok().and_then(|mut queue| queue.next());
-        std::thread::scope(|scope| {
-            let read = || -> std::io::Result<()> {
-                while let Some((at, piece)) = next() {
-                    file.read_exact_at(piece, at)?;
-                }
-                Ok(())
-            };
-            let handles: Vec<_> = (0..readers).map(|_| scope.spawn(read)).collect();
-            handles.into_iter().try_for_each(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-        })?;
-        Ok(())
+        Ok(read_pieces(work, readers)?)
     }
 
     /// Two slots are read at a time, so that no reader waits for the slowest.

@@ -12,11 +12,11 @@ use std::{
     error::Error,
     fs::File,
     io::Read,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::Mutex,
     time::{Duration, Instant},
 };
+
+use portolan_benches::read_pieces;
 
 use portolan::{
     Core, LoadOptions, Plan,
@@ -120,18 +120,7 @@ impl Bench {
             );
             rest = after;
         }
-        let queue = Mutex::new(work.into_iter());
-        let next = || queue.lock().ok().and_then(|mut queue| queue.next());
-        std::thread::scope(|scope| {
-            let read = || -> std::io::Result<()> {
-                while let Some((file, at, piece)) = next() {
-                    file.read_exact_at(piece, at)?;
-                }
-                Ok(())
-            };
-            let handles: Vec<_> = (0..self.threads).map(|_| scope.spawn(read)).collect();
-            handles.into_iter().try_for_each(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-        })?;
+        read_pieces(work, self.threads)?;
         Ok(start.elapsed())
     }
 

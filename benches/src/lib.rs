@@ -8,6 +8,8 @@ mod cases;
 
 pub use cases::{Bench, benches};
 
+use std::{fs::File, io, os::unix::fs::FileExt, sync::Mutex};
+
 use portolan_device::{Device, cpu::CpuOptions};
 use portolan_kernels::{
     Cost, GpuPrograms, KernelError, Launch, OpKind, StepShape, Variant, activation_dtype, chart,
@@ -193,6 +195,25 @@ impl Share {
             ops: 100.0 * cost.ops as f64 / seconds / ceiling.f32_ops,
         }
     }
+}
+
+/// Reads pieces of files, each from its offset on, on so many threads and with nothing else: what a load is held against.
+///
+/// # Errors
+/// The first error of a thread.
+pub fn read_pieces(pieces: Vec<(&File, u64, &mut [u8])>, threads: usize) -> io::Result<()> {
+    let queue = Mutex::new(pieces.into_iter());
+    let next = || queue.lock().ok().and_then(|mut queue| queue.next());
+    std::thread::scope(|scope| {
+        let read = || -> io::Result<()> {
+            while let Some((file, at, piece)) = next() {
+                file.read_exact_at(piece, at)?;
+            }
+            Ok(())
+        };
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(read)).collect();
+        handles.into_iter().try_for_each(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+    })
 }
 
 /// Bytes of the processor's last cache, as Linux tells; 32 MiB where it does not.

@@ -258,7 +258,7 @@ fn from_blocks(
     let k = tensor.rows.k();
     let Some(places) = reader.raw_rows(&tensor.rows, first, n, scratch)? else { return Ok(false) };
     let start = Instant::now();
-    let row = k / format.elements() * format.bytes();
+    let row = format.row_bytes(k);
     let rows: Vec<&[u8]> = places.into_iter().map(|at| &scratch[at..at + row]).collect();
     let packed = repack.run_blocks(&BlockRows { format, k, rows: &rows }, done, out);
     reader.stats.convert_time += start.elapsed();

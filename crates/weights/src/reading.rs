@@ -106,7 +106,7 @@ impl<'a> RowReader<'a> {
                 Ok(())
             }
             Source::Blocks { span, format } => {
-                let row = k / format.elements() * format.bytes();
+                let row = format.row_bytes(k);
                 let most = (PIECE / row.max(1)).max(1);
                 let mut rest: Vec<&mut [u8]> = out.iter_mut().map(|plane| &mut **plane).collect();
                 let mut raw = std::mem::take(&mut self.raw);
@@ -196,7 +196,7 @@ impl<'a> RowReader<'a> {
             let name = map.sources.get(head.source).map_or("", String::as_str);
             let tensor = self.checkpoint.get(name).ok_or_else(|| self.stale(name))?;
             let Source::Blocks { span, format } = &tensor.source else { return Ok(None) };
-            let row = head.k / format.elements() * format.bytes();
+            let row = format.row_bytes(head.k);
             let low = runs.iter().map(|run| run.first).min().unwrap_or(0);
             let ends = runs.iter().map(|run| run.first + run.len.saturating_sub(1) * run.step + 1);
             let rows = ends.max().unwrap_or(low) - low;

@@ -19,7 +19,27 @@ use std::sync::LazyLock;
 use portolan_device::DeviceCaps;
 use portolan_weights::{Encoding, Layout, Repack};
 
-use crate::{OpKind, chart::Variant};
+use crate::{
+    OpKind,
+    chart::{CpuKernel, Decline, Entry, OpSpec, Variant},
+};
+
+type Takes = fn(&OpSpec<'_>, &DeviceCaps) -> Result<(), Decline>;
+
+/// A variant for any number of rows, each of which comes out the same whatever rows are beside it.
+const fn variant(name: &'static str, takes: Takes, describe: &'static str, kernel: CpuKernel) -> Variant {
+    Variant {
+        name,
+        rows: (1, usize::MAX),
+        exact: false,
+        batch_invariant: true,
+        rounds_weights: false,
+        opt_in: false,
+        takes,
+        describe,
+        entry: Entry::Cpu(kernel),
+    }
+}
 
 /// By op: the fast variants, then the plain ones.
 static SLOTS: LazyLock<Vec<Vec<Variant>>> = LazyLock::new(|| {

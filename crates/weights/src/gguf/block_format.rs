@@ -148,6 +148,11 @@ impl BlockFormat {
         }
     }
 
+    /// Bytes of a row of `k` elements.
+    pub const fn row_bytes(self, k: usize) -> usize {
+        k / self.elements() * self.bytes()
+    }
+
     /// The encoding that a tensor of it is kept in.
     pub const fn encoding(self) -> Encoding {
         match self {

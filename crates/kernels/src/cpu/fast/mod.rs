@@ -11,10 +11,8 @@ use std::sync::Arc;
 use portolan_device::{DeviceCaps, cpu::Team};
 use portolan_weights::{Encoding, Layout, Repack};
 
-use crate::{
-    Decline, OpKind, OpSpec,
-    chart::{CpuKernel, Entry, Variant},
-};
+use super::variant as fast;
+use crate::{OpKind, chart::Variant};
 
 mod argmax;
 mod attention;
@@ -61,23 +59,6 @@ struct Names {
     int15: &'static str,
     /// Matmuls of int8 rows.
     int8: &'static str,
-}
-
-type Takes = fn(&OpSpec<'_>, &DeviceCaps) -> Result<(), Decline>;
-
-/// A variant for any number of rows, each of which comes out the same whatever rows are beside it.
-const fn fast(name: &'static str, takes: Takes, describe: &'static str, kernel: CpuKernel) -> Variant {
-    Variant {
-        name,
-        rows: (1, usize::MAX),
-        exact: false,
-        batch_invariant: true,
-        rounds_weights: false,
-        opt_in: false,
-        takes,
-        describe,
-        entry: Entry::Cpu(kernel),
-    }
 }
 
 /// The fast variants of an op, best first; what they decline is left to the plain version.

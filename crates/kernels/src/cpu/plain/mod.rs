@@ -16,28 +16,15 @@ mod rows;
 
 pub(crate) use quantize::quantize_row;
 
-use portolan_device::DeviceCaps;
-
+use super::{Takes, variant};
 use crate::{
-    Decline, OpKind, RowCodes,
-    chart::{CpuKernel, Entry, OpSpec, Variant},
+    OpKind, RowCodes,
+    chart::{CpuKernel, Entry, Variant},
     takes,
 };
 
-type Takes = fn(&OpSpec<'_>, &DeviceCaps) -> Result<(), Decline>;
-
 const fn plain(takes: Takes, describe: &'static str, kernel: CpuKernel) -> Variant {
-    Variant {
-        name: "plain",
-        rows: (0, usize::MAX),
-        exact: true,
-        batch_invariant: true,
-        rounds_weights: false,
-        opt_in: false,
-        takes,
-        describe,
-        entry: Entry::Cpu(kernel),
-    }
+    Variant { rows: (0, usize::MAX), exact: true, ..variant("plain", takes, describe, kernel) }
 }
 
 const PLANES: &str = "weights of any encoding as planes";
